@@ -1,0 +1,41 @@
+// Every limit on what comes from outside, by name and unit (docs/THREAT_MODEL.md).
+#pragma once
+
+#include <cstdint>
+
+namespace dcr {
+
+inline constexpr std::uint64_t kKiB = 1024;
+inline constexpr std::uint64_t kMiB = 1024 * kKiB;
+inline constexpr std::uint64_t kGiB = 1024 * kMiB;
+
+// Tensors.
+inline constexpr std::uint64_t kRankMax = 8;
+inline constexpr std::uint64_t kDimensionMax = (std::uint64_t{1} << 40) - 1;
+inline constexpr std::uint64_t kElementsMax = (std::uint64_t{1} << 48) - 1;
+inline constexpr std::uint64_t kTensorNameBytesMax = 1024;
+
+// Checkpoints.
+inline constexpr std::uint64_t kSafetensorsHeaderBytesMax = 100'000'000;  // the format's own limit
+inline constexpr std::uint64_t kTensorsPerCheckpointMax = std::uint64_t{1} << 20;
+inline constexpr std::uint64_t kFilesPerCheckpointMax = 4096;
+inline constexpr std::uint64_t kFileNameBytesMax = 255;
+inline constexpr std::uint64_t kCarriedFileBytesMax = 64 * kMiB;
+inline constexpr std::uint64_t kJsonDepthMax = 8;
+
+// Items and payloads.
+inline constexpr std::uint64_t kItemElementsMax = std::uint64_t{1} << 24;  // DESIGN: at most 2^24
+inline constexpr std::uint64_t kItemsPerPayloadMax = std::uint64_t{1} << 20;
+inline constexpr std::uint64_t kRunsPerPayloadMax = std::uint64_t{1} << 24;
+inline constexpr std::uint64_t kPayloadStoredBytesMax = 2 * kGiB;
+inline constexpr std::uint64_t kPayloadRawBytesMax = 8 * kGiB;
+inline constexpr std::uint64_t kPayloadsPerDeltaMax = 65'536;
+inline constexpr std::uint64_t kZstdWindowLogMax = 27;
+
+// Delta files.
+inline constexpr std::uint64_t kFooterBytesMax = 512 * kMiB;
+
+static_assert(kCarriedFileBytesMax < kPayloadStoredBytesMax);
+static_assert(kPayloadStoredBytesMax <= kPayloadRawBytesMax);
+
+}  // namespace dcr

@@ -1,0 +1,64 @@
+// Threads come from here. An `Executor` runs tasks on a fixed number of threads, or, with one, all
+// of them on the caller's thread in the order in which they are waited for, so that tests can run a
+// pipeline without any concurrency.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "dcr/status.h"
+
+namespace dcr {
+
+// A flag that asks long work to stop; set from a signal handler or another thread. Lock-free.
+class CancelToken {
+ public:
+  void cancel() { cancelled_.store(true, std::memory_order_relaxed); }
+  bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<bool> cancelled_{false};
+  static_assert(std::atomic<bool>::is_always_lock_free);
+};
+
+class Executor {
+ public:
+  virtual ~Executor() = default;
+
+  // Queues a task. Tasks start in the order of submission. Thread-safe.
+  virtual void submit(std::function<void()> task) = 0;
+
+  // Runs one queued task on the calling thread; false if there is none. Thread-safe.
+  virtual bool run_one() = 0;
+
+  // Blocks until `done()` is true, running queued tasks meanwhile. `done` is called under no lock
+  // of the executor and must become true through a task of this executor or another thread that
+  // calls `notify()`.
+  virtual void wait(const std::function<bool()>& done) = 0;
+  virtual void notify() = 0;
+
+  // How many tasks can run at a time, the waiting caller's thread included.
+  virtual unsigned threads() const = 0;
+};
+
+// An executor on `threads` threads, the caller's (while it waits) being one of them: it starts
+// threads - 1. With threads = 1 nothing runs concurrently. REQUIRES: threads >= 1. Destruction
+// joins; queued tasks are run first.
+std::unique_ptr<Executor> make_executor(unsigned threads);
+
+// An ordered parallel map with back-pressure: runs `produce(i)` for i in [0, count) on `executor`,
+// at most `window` of them started and not yet consumed, and calls `consume(i, value)` on the
+// calling thread in the order of i. The first error in that order ends it (later produced values
+// are dropped) and is returned, as is kCancelled. T: default-constructible and movable. REQUIRES:
+// window >= 1.
+template <typename T>
+Status ordered_map(Executor& executor, std::uint64_t count, std::uint64_t window,
+                   const CancelToken* cancel,
+                   const std::function<Result<T>(std::uint64_t)>& produce,
+                   const std::function<Status(std::uint64_t, T&&)>& consume);
+
+}  // namespace dcr
+
+#include "runtime/ordered_map.h"
