@@ -5,11 +5,25 @@ include_guard(GLOBAL)
 function(dcr_library folder)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_library(dcr_${folder} STATIC ${ARG_SOURCES})
-  target_include_directories(dcr_${folder} PUBLIC ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
+  target_include_directories(dcr_${folder} PUBLIC
+    ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
   target_link_libraries(dcr_${folder} PUBLIC ${ARG_DEPS} PRIVATE dcr_warnings)
 endfunction()
 
-# dcr_test(<name> SOURCES … DEPS … [LABELS …]): one GoogleTest program, run as one ctest test named <name>.
+# The precompiled header of all test programs: GoogleTest is most of what a test compiles.
+if(DCR_DEVELOPER_MODE)
+  file(WRITE ${CMAKE_BINARY_DIR}/generated/test_headers.cc.in "// Carries the precompiled header.\n")
+  configure_file(${CMAKE_BINARY_DIR}/generated/test_headers.cc.in
+    ${CMAKE_BINARY_DIR}/generated/test_headers.cc COPYONLY)
+  add_library(dcr_test_headers OBJECT ${CMAKE_BINARY_DIR}/generated/test_headers.cc)
+  target_link_libraries(dcr_test_headers PRIVATE dcr_warnings GTest::gtest)
+  target_precompile_headers(dcr_test_headers PRIVATE
+    <gtest/gtest.h> <algorithm> <functional> <map> <memory> <string> <vector>)
+endif()
+
+# dcr_test(<name> SOURCES … DEPS … [LABELS …] [TIMEOUT seconds] [SERIAL]): one GoogleTest program,
+# run as one ctest test named <name>. LABELS threads: also run under ThreadSanitizer. The macro
+# DCR_CAMPAIGN tells it by how much to thin out its random campaigns.
 function(dcr_test name)
   if(NOT DCR_DEVELOPER_MODE)
     return()
@@ -18,6 +32,8 @@ function(dcr_test name)
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} dcr_warnings GTest::gtest_main)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_compile_definitions(${name} PRIVATE DCR_CAMPAIGN=${DCR_CAMPAIGN})
+  target_precompile_headers(${name} REUSE_FROM dcr_test_headers)
   add_test(NAME ${name} COMMAND ${name})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 600)

@@ -1,5 +1,41 @@
 # Everything comes from the distribution's packages; tools/setup.sh installs them.
 include_guard(GLOBAL)
+
+# Compile flags. They stand before add_subdirectory so that every folder gets them.
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+# Assertions stay on in release: DCR_ASSERT always, and those of the libraries' headers too.
+foreach(type RELEASE RELWITHDEBINFO MINSIZEREL)
+  string(REPLACE "-DNDEBUG" "" CMAKE_CXX_FLAGS_${type} "${CMAKE_CXX_FLAGS_${type}}")
+endforeach()
+
+add_library(dcr_warnings INTERFACE)
+target_compile_options(dcr_warnings INTERFACE
+  -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow)
+if(DCR_DEVELOPER_MODE)
+  target_compile_options(dcr_warnings INTERFACE -Werror)
+endif()
+if(DCR_SANITIZE)
+  add_compile_options(-fsanitize=${DCR_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${DCR_SANITIZE})
+endif()
+if(DCR_FUZZ)
+  # Coverage in the libraries; the fuzz targets themselves link libFuzzer's main.
+  add_compile_options(-fsanitize=fuzzer-no-link)
+  add_link_options(-fsanitize=fuzzer-no-link)
+endif()
+
+# Compilers' caches speed up the second build; ccache needs to be told about precompiled headers.
+find_program(DCR_CCACHE ccache)
+if(DCR_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+    ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${DCR_CCACHE})
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    add_compile_options(-fpch-preprocess)
+  endif()
+endif()
+
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
 pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
@@ -8,15 +44,6 @@ pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
 find_package(fmt REQUIRED)
 
-add_library(dcr_warnings INTERFACE)
-target_compile_options(dcr_warnings INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow)
-if(DCR_DEVELOPER_MODE)
-  target_compile_options(dcr_warnings INTERFACE -Werror)
-endif()
-if(DCR_SANITIZE)
-  add_compile_options(-fsanitize=${DCR_SANITIZE} -fno-omit-frame-pointer)
-  add_link_options(-fsanitize=${DCR_SANITIZE})
-endif()
 if(DCR_DEVELOPER_MODE)
   enable_testing()
   find_package(GTest REQUIRED)

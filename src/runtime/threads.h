@@ -27,7 +27,7 @@ class Executor {
  public:
   virtual ~Executor() = default;
 
-  // Queues a task. Tasks start in the order of submission. Thread-safe.
+  // Queues a task, which must not throw. Tasks start in the order of submission. Thread-safe.
   virtual void submit(std::function<void()> task) = 0;
 
   // Runs one queued task on the calling thread; false if there is none. Thread-safe.
@@ -35,7 +35,8 @@ class Executor {
 
   // Blocks until `done()` is true, running queued tasks meanwhile. `done` is called under no lock
   // of the executor and must become true through a task of this executor or another thread that
-  // calls `notify()`.
+  // calls `notify()`. REQUIRES: not called from a task of this executor (two tasks that each run
+  // what the other waits for on top of themselves would never end).
   virtual void wait(const std::function<bool()>& done) = 0;
   virtual void notify() = 0;
 
@@ -51,8 +52,9 @@ std::unique_ptr<Executor> make_executor(unsigned threads);
 // An ordered parallel map with back-pressure: runs `produce(i)` for i in [0, count) on `executor`,
 // at most `window` of them started and not yet consumed, and calls `consume(i, value)` on the
 // calling thread in the order of i. The first error in that order ends it (later produced values
-// are dropped) and is returned, as is kCancelled. T: default-constructible and movable. REQUIRES:
-// window >= 1.
+// are dropped) and is returned, as is kCancelled, looked for before each consumption. Returns only
+// when no task refers to the arguments any more; produce(i) is not called for tasks that had not
+// begun when it ended. T: movable. REQUIRES: window >= 1; as for Executor::wait.
 template <typename T>
 Status ordered_map(Executor& executor, std::uint64_t count, std::uint64_t window,
                    const CancelToken* cancel,
