@@ -10,11 +10,24 @@
 
 #include "base/digest.h"
 #include "codec/payload.h"
+#include "dcr/ports.h"
 #include "dcr/status.h"
 #include "dcr/tensor.h"
+#include "delta/work.h"
 #include "runtime/file.h"
 
 namespace dcr {
+
+// docs/FORMAT.md "Delta file".
+inline constexpr std::uint32_t kDeltaFormatVersion = 0;
+inline constexpr std::uint64_t kDeltaPrologueBytes = 16;
+inline constexpr std::uint64_t kDeltaTrailerBytes = 56;
+// Input bytes of a payload's items. Small, so that a payload can be decoded within the memory bound
+// at every change rate.
+inline constexpr std::uint64_t kDeltaBucketBytes = 64 * kMiB;
+// The name under which the file of a single-file checkpoint stands in a delta: what a directory
+// with one weights file calls it, so that the names that users give to single files do not matter.
+inline constexpr const char* kSingleFileName = "model.safetensors";
 
 // One side of a tensor: as the base or the target checkpoint has it.
 struct TensorSide {
@@ -25,6 +38,8 @@ struct TensorSide {
   std::uint64_t offset = 0;  // of its first byte in that file
   std::uint64_t bytes = 0;   // tensor_bytes(dtype, shape)
   Digest digest{};           // tensor_digest
+
+  bool operator==(const TensorSide&) const = default;
 };
 
 struct DeltaTensor {
@@ -37,6 +52,8 @@ struct DeltaTensor {
     return base.present && target.present && base.dtype == target.dtype &&
            base.shape == target.shape;
   }
+
+  bool operator==(const DeltaTensor&) const = default;
 };
 
 // Bytes carried in the delta outside payloads: a safetensors prefix or another file's content.
@@ -45,44 +62,59 @@ struct Blob {
   std::uint64_t stored_bytes = 0;
   std::uint64_t raw_bytes = 0;
   std::uint8_t coding = 0;  // 0 stored, 1 one zstd frame
-  Digest digest{};          // BLAKE2b-128 of the raw bytes
+  Digest digest{};          // BLAKE2b-128 of the stored bytes
+
+  bool operator==(const Blob&) const = default;
 };
 
 enum class FileRole : std::uint8_t { kWeights = 0, kOther = 1 };
 
-// A file of the base, the target, or both (then under the same name).
+// A file of the base, the target, or both (then under the same name). The file of a single-file
+// checkpoint has the name kSingleFileName.
 struct DeltaFile {
   std::string name;
   FileRole role = FileRole::kWeights;
   bool in_base = false, in_target = false;
   std::uint64_t base_size = 0, target_size = 0;
-  std::uint32_t permissions = 0;  // of the target
-  // The prefix of a kWeights file, the content of a kOther file.
-  bool same_as_base = false;  // the target's equals the base's: not carried
-  Digest base_digest{};       // BLAKE2b-128 of the base's prefix or content
-  Blob carried;               // REQUIRES in_target && !same_as_base
-  Digest target_digest{};     // BLAKE2b-128 of the target's prefix or content
+  // kWeights: bytes before the tensors' data. kOther: the same as the sizes.
+  std::uint64_t base_content_bytes = 0, target_content_bytes = 0;
+  std::uint32_t permissions = 0;  // of the target; the low nine bits
+  // The content is the prefix of a kWeights file and the whole of a kOther file.
+  bool same_as_base = false;  // the target's content equals the base's: not carried
+  Digest base_digest{};       // BLAKE2b-128 of the base's content
+  Digest target_digest{};     // BLAKE2b-128 of the target's content
+  Blob carried;               // where in_target && !same_as_base
+
+  bool is_carried() const { return in_target && !same_as_base; }
+
+  bool operator==(const DeltaFile&) const = default;
 };
 
 struct PayloadIndexEntry {
-  std::uint64_t offset = 0, stored_bytes = 0, raw_bytes = 0;
-  std::uint32_t first_tensor = 0,
-                last_tensor = 0;  // of its items; validated against them when it is read
-  Digest digest{};                // the payload's own
+  std::uint64_t offset = 0;  // in the delta file
+  std::uint64_t stored_bytes = 0;
+  Digest digest{};  // the payload's own
+
+  bool operator==(const PayloadIndexEntry&) const = default;
 };
 
 struct LeftOutEntry {
   std::string name, reason;
+
+  bool operator==(const LeftOutEntry&) const = default;
 };
 
 struct DeltaFooter {
-  Digest base_identity{}, target_identity{};
-  bool directory = false;            // of the target
-  std::vector<DeltaTensor> tensors;  // sorted by name
-  std::vector<DeltaFile> files;      // sorted by name
+  Digest base_identity{}, target_identity{};  // follow from `tensors`; checked when decoded
+  bool directory = false;                     // of the target
+  std::vector<DeltaTensor> tensors;           // sorted by name
+  std::vector<DeltaFile> files;               // sorted by name
   std::vector<PayloadIndexEntry> payloads;
-  std::vector<LeftOutEntry> left_out;  // sorted by name
-  std::uint64_t changed = 0;           // elements of common tensors with an entry
+  std::uint64_t payload_raw_bytes_max = 0;  // the largest Payload::raw_bytes()
+  std::vector<LeftOutEntry> left_out;       // sorted by name
+  std::uint64_t changed = 0;                // words of common tensors with an entry
+
+  bool operator==(const DeltaFooter&) const = default;
 };
 
 // What payloads' item indices point into: the digest over names, dtypes and shapes of the target
@@ -92,9 +124,47 @@ Digest delta_schema(const std::vector<DeltaTensor>& tensors);
 // The reader's own specs for Payload::read, one per tensor (words 0 where there is no target side).
 std::vector<TensorSpec> delta_specs(const std::vector<DeltaTensor>& tensors);
 
+// The identities of the two checkpoints, from the table (docs/FORMAT.md "Identity").
+Digest base_identity(const std::vector<DeltaTensor>& tensors);
+Digest target_identity(const std::vector<DeltaTensor>& tensors);
+
+// Index of a tensor by name, or -1. REQUIRES: sorted by name.
+std::int64_t find_delta_tensor(const std::vector<DeltaTensor>& tensors, std::string_view name);
+
+// REQUIRES: a footer that decode_footer accepts; blobs and payloads lie in the delta file as it
+// says.
 Bytes encode_footer(const DeltaFooter& footer);
-// Validates a footer whole. Errors: kCorrupt, kTooLarge, kUnsupported, naming field and entry.
+// Validates a footer whole. `delta_bytes` is the size of the delta file that it lies in: payloads
+// and blobs must fill all of it but prologue, footer and trailer. Errors: kCorrupt, kTooLarge,
+// kUnsupported, naming field and entry.
 Result<DeltaFooter> decode_footer(ByteSpan bytes, std::uint64_t delta_bytes);
+
+// Writes a delta file front to back. Not thread-safe.
+class DeltaWriter final : public PayloadSink {
+ public:
+  // `file` is empty, and must outlive the writer.
+  explicit DeltaWriter(File* file) : file_(file) {}
+
+  Status begin();                                                 // the prologue
+  Status send(std::uint64_t number, ByteSpan payload) override;   // then payloads
+  Status add_blob(ByteSpan raw, Blob* blob);                      // then blobs
+  Result<std::uint64_t> finish(DeltaFooter* footer, Digest* id);  // returns the file's size
+
+ private:
+  Status append(ByteSpan bytes);
+
+  File* file_;
+  std::uint64_t offset_ = 0;
+  std::vector<PayloadIndexEntry> payloads_;
+};
+
+// Where an item is found again.
+struct ItemPlace {
+  std::uint32_t tensor = 0;
+  std::uint32_t payload = 0;
+  std::uint32_t item = 0;    // index into Payload::items()
+  std::uint64_t offset = 0;  // words; the piece that it changes starts there
+};
 
 // An open delta whose prologue, trailer and footer were verified. Payloads are verified as they are
 // read. Thread-safe.
@@ -109,13 +179,30 @@ class DeltaReader {
   const Digest& id() const { return id_; }
   std::uint64_t file_bytes() const { return file_bytes_; }
 
+  // Working memory that reading one payload takes at most, and what the result keeps of it.
+  std::uint64_t read_bytes_max() const;
+  std::uint64_t payload_bytes_max() const { return footer_.payload_raw_bytes_max; }
+
+  // Reads a payload and validates it whole, against the footer too: each item is one piece of the
+  // fixed grid (source/pipeline.h), and items of tensors that are carried whole are the words
+  // themselves. REQUIRES: index < footer().payloads.size().
   Result<Payload> read_payload(std::size_t index) const;
+
   Result<Bytes> read_blob(const Blob& blob) const;
 
-  // Reads and validates all payloads and blobs without keeping them.
-  Status validate_all() const;
+  // Reads and validates all payloads and blobs, and what only all of them together show: that items
+  // come in ascending order, that tensors that are carried whole are complete, that carried
+  // prefixes agree with the tensor table, and the count of changes. `visit` (may be empty) sees
+  // each payload, in order, on the calling thread. Returns where the items are, in ascending
+  // (tensor, offset) order. Error kTooLarge when a payload cannot be decoded within
+  // work.memory_bytes_max.
+  Result<std::vector<ItemPlace>> validate_all(
+      const Work& work, const std::function<void(const Payload&)>& visit = {}) const;
 
  private:
+  DeltaReader() = default;
+  Status check_items(const Payload& payload) const;
+
   std::string path_;
   std::unique_ptr<File> file_;
   DeltaFooter footer_;
@@ -124,6 +211,10 @@ class DeltaReader {
   Digest id_{};
   std::uint64_t file_bytes_ = 0;
 };
+
+// Whether the parsed prefix of weights file `file` of the target says what the tensor table says.
+// Error kCorrupt naming file and tensor.
+Status check_target_prefix(const DeltaFooter& footer, std::uint32_t file, ByteSpan prefix);
 
 // Checks that each delta's target is the next one's base, by identity. Error kMismatch naming both
 // files.
