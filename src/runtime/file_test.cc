@@ -165,6 +165,10 @@ TEST_F(FileTest, InfoTellsLinksFromFiles) {
   EXPECT_EQ(followed->kind, FileKind::kRegular);
   EXPECT_EQ(followed->size, 3U);
   EXPECT_EQ(followed->links, 2U);
+  const auto hard = files_.info(at("hard"), false);
+  EXPECT_EQ(hard->inode, followed->inode);
+  EXPECT_EQ(hard->device, followed->device);
+  EXPECT_NE(files_.info(at("soft"), false)->inode, followed->inode);
   EXPECT_EQ(files_.info(directory_, false)->kind, FileKind::kDirectory);
 }
 

@@ -1,5 +1,6 @@
 #include "runtime/threads.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -116,5 +117,7 @@ std::unique_ptr<Executor> make_executor(unsigned threads) {
   DCR_ASSERT(threads >= 1);
   return std::make_unique<PoolExecutor>(threads);
 }
+
+unsigned processor_count() { return std::max(1U, std::thread::hardware_concurrency()); }
 
 }  // namespace dcr

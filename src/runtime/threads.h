@@ -49,6 +49,9 @@ class Executor {
 // joins; queued tasks are run first.
 std::unique_ptr<Executor> make_executor(unsigned threads);
 
+// Processors that this process may run on; at least 1.
+unsigned processor_count();
+
 // An ordered parallel map with back-pressure: runs `produce(i)` for i in [0, count) on `executor`,
 // at most `window` of them started and not yet consumed, and calls `consume(i, value)` on the
 // calling thread in the order of i. The first error in that order ends it (later produced values
