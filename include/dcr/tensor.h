@@ -60,7 +60,8 @@ using Shape = std::vector<std::uint64_t>;
 std::string shape_text(const Shape& shape);
 
 // Bytes of a tensor. Errors: kTooLarge when rank is above kRankMax, a dimension above kDimensionMax
-// or the product above kElementsMax; kCorrupt when a sub-byte tensor does not end on a byte.
+// or the product above kElementsMax (of the dimensions that are not 0, so that strides computed
+// from a shape never overflow); kCorrupt when a sub-byte tensor does not end on a byte.
 Result<std::uint64_t> tensor_bytes(Dtype dtype, const Shape& shape);
 
 // Elements of a tensor, under the same limits.

@@ -17,11 +17,15 @@ inline constexpr std::uint64_t kTensorNameBytesMax = 1024;
 
 // Checkpoints.
 inline constexpr std::uint64_t kSafetensorsHeaderBytesMax = 100'000'000;  // the format's own limit
+// Headers of all files of a checkpoint together; they are kept to reproduce the files.
+inline constexpr std::uint64_t kHeaderBytesPerCheckpointMax = 256 * kMiB;
+inline constexpr std::uint64_t kMetadataEntriesMax = 65'536;  // of one "__metadata__"
 inline constexpr std::uint64_t kTensorsPerCheckpointMax = std::uint64_t{1} << 20;
 inline constexpr std::uint64_t kFilesPerCheckpointMax = 4096;
 inline constexpr std::uint64_t kFileNameBytesMax = 255;
 inline constexpr std::uint64_t kCarriedFileBytesMax = 64 * kMiB;
 inline constexpr std::uint64_t kJsonDepthMax = 8;
+inline constexpr std::uint64_t kJsonStringBytesMax = 16 * kMiB;  // as written, escapes included
 
 // Items and payloads.
 inline constexpr std::uint64_t kItemElementsMax = std::uint64_t{1} << 24;  // DESIGN: at most 2^24

@@ -45,8 +45,9 @@ struct OtherFile {
   std::uint32_t permissions = 0;
 };
 
-// A file that is left out of deltas, with the reason ("above 64 MiB", "pickle", "safetensors file
-// outside the index", "symlink to a directory", "not a regular file").
+// An entry of the directory that is left out of deltas, with the reason: "above 64 MiB", "pickle",
+// "safetensors file outside the index", "second safetensors file", "directory", "symlink to a
+// directory", "symlink to nothing", "not a regular file", "journal of an unfinished application".
 struct LeftOutFile {
   std::string name;
   std::string reason;
@@ -61,26 +62,33 @@ struct Checkpoint {
   std::vector<LeftOutFile> left_out;      // sorted by name
 };
 
-// Opens a checkpoint read-only (`writable` false) or for pwrite. Symlinks are followed when
-// read-only (the layout of the Hugging Face cache). Validates every header and the index whole: a
-// name in two shards, a shard that the index names but is missing, an index entry whose tensor its
-// shard lacks or the reverse, file names that are not one plain component are errors (kCorrupt,
-// kNotFound) that name tensor and file.
+// Opens a checkpoint read-only (`writable` false) or for pwrite. A directory's tensors are in the
+// shards of `model.safetensors.index.json`, else in `model.safetensors`, else in the only
+// *.safetensors file. Validates every header and the index whole. Errors, which name tensor and
+// file: kNotFound (nothing at `path`, none of the three, a shard that the index names is missing),
+// kCorrupt (what the headers and the index say of themselves; a name in two shards, an index entry
+// whose tensor its shard lacks or the reverse), kTooLarge (limits.h), kIo. Symlinks are followed
+// when read-only (the layout of the Hugging Face cache); with `writable`, any file of the
+// checkpoint that is a symlink or has several links is refused with kMismatch.
 Result<Checkpoint> open_checkpoint(FileSystem& files, const std::string& path,
                                    bool writable = false);
 
 // Index of a tensor by name, or -1.
 std::int64_t find_tensor(const Checkpoint& checkpoint, std::string_view name);
 
-// Reads bytes [offset, offset + out.size()) of a tensor. Error kIo names tensor and file.
+// Reads bytes [offset, offset + out.size()) of a tensor. Error kIo names tensor and file, also when
+// the file shrank since it was opened. REQUIRES: within the tensor. Thread-safe.
 Status read_tensor(const Checkpoint& checkpoint, const CheckpointTensor& tensor,
                    std::uint64_t offset, MutableByteSpan out);
 
-// "One component of at most 255 bytes, no NUL, '/', '.' or '..'" — also what a delta may name.
+// "One component of at most 255 bytes, no NUL, '/', '.' or '..'": also what a delta may name. Error
+// kCorrupt quoting the name.
 Status validate_file_name(std::string_view name);
 
-// The `weight_map` of an index JSON: tensor name → file name; validated by the SAX interface within
-// limits.h.
+// The `weight_map` of an index JSON: tensor name → file name, one plain component that ends in
+// ".safetensors". What else the index holds ("metadata" mostly) is skipped. Errors, naming the
+// tensor: kCorrupt (not JSON, a value of wrong type, `weight_map` missing or repeated, a repeated
+// tensor, a file name that is not allowed), kTooLarge (limits.h, nesting).
 Result<std::map<std::string, std::string>> parse_index(ByteSpan json);
 
 // One line of a checkpoint's identity.
@@ -90,8 +98,10 @@ struct IdentityEntry {
   const Shape* shape;
   Digest digest;  // tensor_digest
 };
-// The identity of a checkpoint (docs/FORMAT.md "Identity"): BLAKE2b-128 over the name-sorted
-// entries, so it does not depend on sharding. REQUIRES: entries sorted by name.
+// The identity of a checkpoint (docs/FORMAT.md "Identity"), which does not depend on sharding:
+// BLAKE2b-128 over the 12 bytes "dcr-identity", the number of entries as u64 and, in the order of
+// names, of each: u32 length of its name, name, u8 dtype, u8 rank, the sizes as u64, the 16 bytes
+// of its digest (all little-endian). REQUIRES: entries sorted by name, validated.
 Digest checkpoint_identity(const std::vector<IdentityEntry>& entries);
 
 }  // namespace dcr

@@ -31,16 +31,18 @@ struct SafetensorsHeader {
 };
 
 // Parses `header` (the JSON alone, without the length), of a file of `file_bytes`, with the JSON
-// library's SAX interface: memory stays within a small multiple of the entries kept. Errors, each
-// naming the field and the tensor: kCorrupt (not JSON, not an object, unknown or missing or
-// repeated key, an entry of wrong type, a number that is not an unsigned integer, offsets out of
-// order, overlapping, with holes, past the end, that disagree with dtype × shape, repeated tensor
-// names, names that are not UTF-8), kTooLarge (limits.h), kUnsupported (dtype).
+// library's SAX interface: memory stays within a small multiple of the entries kept. White space
+// after the JSON is padding. Errors, each naming the field and the tensor: kCorrupt (not JSON, not
+// UTF-8, not an object from its first byte on, an unknown, missing or repeated field, a value of
+// wrong type, a number that is not an unsigned integer, offsets that end before they begin,
+// overlap, leave a hole, end before or past the end of the data or disagree with dtype × shape, a
+// repeated tensor name or metadata key, a sub-byte tensor that does not end on a byte), kTooLarge
+// (limits.h), kUnsupported (dtype).
 Result<SafetensorsHeader> parse_safetensors_header(ByteSpan header, std::uint64_t file_bytes);
 
 // Reads and parses the header of an open file. `path` is for messages. Also returns the raw header
 // bytes (length prefix, JSON, padding: everything before the data) for callers that must reproduce
-// the file byte by byte.
+// the file byte by byte. Errors: those above, kCorrupt or kTooLarge for the length prefix, kIo.
 struct SafetensorsFile {
   SafetensorsHeader header;
   Bytes prefix;
@@ -48,8 +50,10 @@ struct SafetensorsFile {
 Result<SafetensorsFile> read_safetensors(const File& file, const std::string& path);
 
 // Serialises a header in the format's own way (keys in the order given, padded with spaces to 8
-// bytes), length prefix included. Offsets are assigned in the order given. Used by tests, tools and
-// benchmarks to make files.
+// bytes), length prefix included. Offsets are assigned in the order given; the entries' `offset`
+// and `bytes` are not read. Used by tests, tools and benchmarks to make files. Errors:
+// kInvalidArgument (a name that is not UTF-8 or is reserved), and those that reading it back would
+// give.
 Result<Bytes> make_safetensors_prefix(const std::vector<TensorEntry>& tensors,
                                       const std::map<std::string, std::string>& metadata);
 
