@@ -107,8 +107,8 @@ class ByteWriter {
     }
     out_->push_back(static_cast<std::uint8_t>(value));
   }
-  void bytes(ByteSpan value) { out_->insert(out_->end(), value.begin(), value.end()); }
-  void text(std::string_view value) { out_->insert(out_->end(), value.begin(), value.end()); }
+  void bytes(ByteSpan value) { append(value.data(), value.size()); }
+  void text(std::string_view value) { append(value.data(), value.size()); }
   void zeros(std::size_t count) { out_->insert(out_->end(), count, 0); }
 
  private:
@@ -117,6 +117,13 @@ class ByteWriter {
     std::uint8_t encoded[sizeof(T)];
     store_little(encoded, value);
     bytes(encoded);
+  }
+
+  void append(const void* from, std::size_t count) {
+    if (count == 0) return;
+    const std::size_t before = out_->size();
+    out_->resize(before + count);
+    std::memcpy(out_->data() + before, from, count);
   }
 
   Bytes* out_;

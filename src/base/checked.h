@@ -8,6 +8,9 @@
 
 namespace dcr {
 
+// Both compilers have it on both platforms, outside the standard.
+__extension__ using Uint128 = unsigned __int128;
+
 [[nodiscard]] constexpr std::optional<std::uint64_t> checked_add(std::uint64_t a, std::uint64_t b) {
   if (a > std::numeric_limits<std::uint64_t>::max() - b) return std::nullopt;
   return a + b;

@@ -5,6 +5,8 @@
 #include <array>
 #include <cstdint>
 
+#include "base/checked.h"
+
 namespace dcr {
 
 class Prng {
@@ -33,7 +35,7 @@ class Prng {
 
   // Uniform in [0, bound) up to a bias of bound / 2^64. REQUIRES: bound > 0.
   std::uint64_t below(std::uint64_t bound) {
-    return static_cast<std::uint64_t>((static_cast<unsigned __int128>(next()) * bound) >> 64);
+    return static_cast<std::uint64_t>((static_cast<Uint128>(next()) * bound) >> 64);
   }
 
   // Uniform in [0, 1) with 53 bits.

@@ -28,8 +28,11 @@ class ItemReader {
 
  private:
   void read_positions(ChangeBlock* block);
+  void read_byte_gaps(ChangeBlock* block);
+  void read_split_gaps(ChangeBlock* block);
+  void read_bitmap(ChangeBlock* block);
   void read_values(ChangeBlock* block);
-  std::uint64_t read_byte_symbol();
+  std::uint64_t read_byte_symbol(ByteSpan symbols);
 
   const ItemView& item_;
   std::uint64_t remaining_;

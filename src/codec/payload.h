@@ -112,6 +112,9 @@ class Payload {
   std::uint64_t raw_bytes() const;
 
  private:
+  Status check_streams(ByteSpan body);
+  Status decompress(ByteSpan body);
+
   PayloadHeader header_;
   std::vector<StreamEntry> entries_;
   std::vector<Bytes> buffers_;

@@ -1,0 +1,21 @@
+// What must hold of an item's streams so that reading them cannot fail (docs/FORMAT.md "Items").
+#pragma once
+
+#include <span>
+
+#include "codec/payload.h"
+
+namespace dcr {
+
+// Positions ascend and stay within the box; counts agree; padding is zero. Errors: kCorrupt.
+Status check_locations(const ItemView& item);
+
+// Symbols are valid, counts of escapes and extra bits agree, values fit the word, padding is zero;
+// xor and add values are not the one that would change nothing. Errors: kCorrupt.
+Status check_values(const ItemView& item);
+
+// No word of a tensor is in two boxes. REQUIRES: ascending (tensor, offset). Errors: kCorrupt;
+// kTooLarge if interleaved boxes have more than kRunsPerPayloadMax runs.
+Status check_overlap(std::span<const ItemView> items);
+
+}  // namespace dcr

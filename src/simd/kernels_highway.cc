@@ -1,0 +1,390 @@
+// One source, compiled by Highway once for every instruction set of the platform. The comparison is
+// written with vectors; the packing loops are plain code over blocks of bytes, which compilers
+// vectorise well for each target.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "simd/kernels_highway.cc"
+#include <hwy/foreach_target.h>
+// After foreach_target.h: it must see each target's own definitions.
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "simd/kernels.h"
+#include "simd/targets.h"
+#include "simd/words.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace dcr {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Words that one step of the comparison covers: one bit each in a 64-bit mask.
+constexpr std::size_t kStepWords = 64;
+// Symbols that one step of the packing loops covers: a block of bytes in the first-level cache.
+constexpr std::size_t kBlock = 1024;
+
+// Bit i is set where word i of the 64 differs.
+template <typename Word>
+HWY_INLINE std::uint64_t difference_mask(const std::uint8_t* old_words,
+                                         const std::uint8_t* new_words) {
+  const hn::CappedTag<Word, kStepWords> d;
+  const std::size_t lanes = hn::Lanes(d);
+  std::uint64_t equal = 0;
+  for (std::size_t i = 0; i < kStepWords; i += lanes) {
+    const auto a = hn::LoadU(d, reinterpret_cast<const Word*>(old_words) + i);
+    const auto b = hn::LoadU(d, reinterpret_cast<const Word*>(new_words) + i);
+    alignas(8) std::uint8_t bits[8] = {};
+    hn::StoreMaskBits(d, hn::Eq(a, b), bits);
+    std::uint64_t part;
+    std::memcpy(&part, bits, sizeof(part));
+    if (lanes < 64) part &= (std::uint64_t{1} << lanes) - 1;
+    equal |= part << i;
+  }
+  return ~equal;
+}
+
+// The same for fewer than 64 words.
+template <typename Word>
+std::uint64_t tail_mask(const std::uint8_t* old_words, const std::uint8_t* new_words,
+                        std::uint64_t count) {
+  std::uint64_t mask = 0;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const bool differs = load_word<Word>(old_words, i) != load_word<Word>(new_words, i);
+    mask |= std::uint64_t{differs} << i;
+  }
+  return mask;
+}
+
+// Where scan_words writes, and how many equal words precede the current step.
+template <typename Word>
+struct ScanOutput {
+  std::uint32_t* gaps;
+  Word* values;
+  std::uint64_t unchanged;
+};
+
+// Writes the changes of one step of `step_words` words.
+template <Encoding kEncoding, typename Word>
+HWY_INLINE void emit(std::uint64_t mask, std::uint64_t step_words, const std::uint8_t* old_words,
+                     const std::uint8_t* new_words, ScanOutput<Word>* out) {
+  if (mask == 0) {
+    out->unchanged += step_words;
+    return;
+  }
+  std::uint64_t before = 0 - out->unchanged;  // position after the last change, mod 2^64
+  const std::uint64_t after = 64 - static_cast<std::uint64_t>(std::countl_zero(mask));
+  const std::size_t count = static_cast<std::size_t>(std::popcount(mask));
+  std::uint32_t* gaps = out->gaps;
+  Word* values = out->values;
+  const auto write_one = [&](std::size_t k) {
+    const std::uint64_t position = static_cast<std::uint64_t>(std::countr_zero(mask)) & 63;
+    gaps[k] = static_cast<std::uint32_t>(position - before);
+    values[k] = encode_word(kEncoding, load_word<Word>(old_words, position),
+                            load_word<Word>(new_words, position));
+    before = position + 1;
+    mask &= mask - 1;
+  };
+  // Groups without a test between them: past the last change a group scribbles on entries that the
+  // next step overwrites, which is cheaper than a mispredicted branch.
+  std::size_t k = 0;
+  do {
+    write_one(k);
+    write_one(k + 1);
+    k += 2;
+  } while (k < count);
+  out->gaps += count;
+  out->values += count;
+  out->unchanged = step_words - after;
+}
+
+template <Encoding kEncoding, typename Word>
+std::size_t scan_words(const ScanBox& box, std::uint64_t* unchanged, std::uint32_t* gaps,
+                       Word* values) {
+  ScanOutput<Word> out{gaps, values, *unchanged};
+  for (std::uint64_t row = 0; row < box.rows; ++row) {
+    const std::uint8_t* old_words = box.old_words + row * box.old_row_stride_bytes;
+    const std::uint8_t* new_words = box.new_words + row * box.new_row_stride_bytes;
+    std::uint64_t left = box.row_words;
+    for (; left >= kStepWords; left -= kStepWords) {
+      const std::uint64_t mask = difference_mask<Word>(old_words, new_words);
+      emit<kEncoding>(mask, kStepWords, old_words, new_words, &out);
+      old_words += kStepWords * sizeof(Word);
+      new_words += kStepWords * sizeof(Word);
+    }
+    if (left != 0) {
+      const std::uint64_t mask = tail_mask<Word>(old_words, new_words, left);
+      emit<kEncoding>(mask, left, old_words, new_words, &out);
+    }
+  }
+  *unchanged = out.unchanged;
+  return static_cast<std::size_t>(out.gaps - gaps);
+}
+
+std::size_t scan_changes(unsigned width, Encoding encoding, const ScanBox& box,
+                         std::uint64_t* unchanged, std::uint32_t* gaps, void* values) {
+  return for_width(width, [&]<typename Word>(Word) {
+    Word* const words = static_cast<Word*>(values);
+    switch (encoding) {
+      case Encoding::kXor:
+        return scan_words<Encoding::kXor>(box, unchanged, gaps, words);
+      case Encoding::kAdd:
+        return scan_words<Encoding::kAdd>(box, unchanged, gaps, words);
+      case Encoding::kOverwrite:
+        break;
+    }
+    return scan_words<Encoding::kOverwrite>(box, unchanged, gaps, words);
+  });
+}
+
+std::size_t count_changes(unsigned width, const ScanBox& box) {
+  return for_width(width, [&]<typename Word>(Word) {
+    std::size_t count = 0;
+    for (std::uint64_t row = 0; row < box.rows; ++row) {
+      const std::uint8_t* old_words = box.old_words + row * box.old_row_stride_bytes;
+      const std::uint8_t* new_words = box.new_words + row * box.new_row_stride_bytes;
+      std::uint64_t left = box.row_words;
+      for (; left >= kStepWords; left -= kStepWords) {
+        count +=
+            static_cast<std::size_t>(std::popcount(difference_mask<Word>(old_words, new_words)));
+        old_words += kStepWords * sizeof(Word);
+        new_words += kStepWords * sizeof(Word);
+      }
+      count += static_cast<std::size_t>(std::popcount(tail_mask<Word>(old_words, new_words, left)));
+    }
+    return count;
+  });
+}
+
+// values → one byte each, clamped to `escape`; returns how many reached it.
+template <typename Word>
+HWY_INLINE std::size_t narrow_symbols(const Word* HWY_RESTRICT values, std::size_t count,
+                                      unsigned escape, std::uint8_t* HWY_RESTRICT symbols) {
+  for (std::size_t i = 0; i < count; ++i) {
+    symbols[i] = static_cast<std::uint8_t>(std::min<Word>(values[i], static_cast<Word>(escape)));
+  }
+  std::size_t escapes = 0;
+  for (std::size_t i = 0; i < count; ++i) escapes += symbols[i] == escape ? 1 : 0;
+  return escapes;
+}
+
+// Four two-bit or two four-bit symbols to a byte. REQUIRES: `symbols` is zero up to a whole byte's
+// worth.
+HWY_INLINE void join_symbols(unsigned bits, const std::uint8_t* HWY_RESTRICT symbols,
+                             std::size_t bytes, std::uint8_t* HWY_RESTRICT out) {
+  if (bits == 8) {
+    std::memcpy(out, symbols, bytes);
+  } else if (bits == 4) {
+    for (std::size_t i = 0; i < bytes; ++i) {
+      std::uint16_t two;
+      std::memcpy(&two, symbols + 2 * i, sizeof(two));
+      out[i] = static_cast<std::uint8_t>(two | two >> 4);
+    }
+  } else {
+    for (std::size_t i = 0; i < bytes; ++i) {
+      std::uint32_t four;
+      std::memcpy(&four, symbols + 4 * i, sizeof(four));
+      four |= four >> 6;
+      out[i] = static_cast<std::uint8_t>((four & 0xf) | (four >> 12 & 0xf0));
+    }
+  }
+}
+
+std::size_t pack_symbols(unsigned width, unsigned bits, const void* values, std::size_t count,
+                         std::uint8_t* out) {
+  const unsigned escape = (1u << bits) - 1;
+  return for_width(width, [&]<typename Word>(Word) {
+    const Word* from = static_cast<const Word*>(values);
+    std::size_t escapes = 0;
+    for (std::size_t done = 0; done < count; done += kBlock) {
+      const std::size_t part = std::min(kBlock, count - done);
+      alignas(64) std::uint8_t symbols[kBlock + 4] = {};
+      escapes += narrow_symbols(from + done, part, escape, symbols);
+      join_symbols(bits, symbols, (part * bits + 7) / 8, out);
+      out += kBlock * bits / 8;
+    }
+    return escapes;
+  });
+}
+
+// One byte's worth of packed symbols → bytes; the inverse of join_symbols.
+HWY_INLINE void separate_symbols(unsigned bits, const std::uint8_t* HWY_RESTRICT in,
+                                 std::size_t bytes, std::uint8_t* HWY_RESTRICT symbols) {
+  if (bits == 8) {
+    std::memcpy(symbols, in, bytes);
+  } else if (bits == 4) {
+    for (std::size_t i = 0; i < bytes; ++i) {
+      const std::uint32_t byte = in[i];
+      const std::uint16_t two = static_cast<std::uint16_t>((byte | byte << 4) & 0x0f0f);
+      std::memcpy(symbols + 2 * i, &two, sizeof(two));
+    }
+  } else {
+    for (std::size_t i = 0; i < bytes; ++i) {
+      std::uint32_t four = in[i];
+      four = (four | four << 12) & 0x000f000f;
+      four = (four | four << 6) & 0x03030303;
+      std::memcpy(symbols + 4 * i, &four, sizeof(four));
+    }
+  }
+}
+
+void unpack_symbols(unsigned width, unsigned bits, const std::uint8_t* in, std::size_t count,
+                    void* values) {
+  for_width(width, [&]<typename Word>(Word) {
+    Word* to = static_cast<Word*>(values);
+    for (std::size_t done = 0; done < count; done += kBlock) {
+      const std::size_t part = std::min(kBlock, count - done);
+      alignas(64) std::uint8_t symbols[kBlock + 4];
+      separate_symbols(bits, in, (part * bits + 7) / 8, symbols);
+      for (std::size_t i = 0; i < part; ++i) to[done + i] = symbols[i];
+      in += kBlock * bits / 8;
+    }
+  });
+}
+
+std::size_t count_escapes(unsigned bits, const std::uint8_t* in, std::size_t count) {
+  const std::uint8_t escape = static_cast<std::uint8_t>((1u << bits) - 1);
+  std::size_t escapes = 0;
+  for (std::size_t done = 0; done < count; done += kBlock) {
+    const std::size_t part = std::min(kBlock, count - done);
+    alignas(64) std::uint8_t symbols[kBlock + 4];
+    separate_symbols(bits, in, (part * bits + 7) / 8, symbols);
+    for (std::size_t i = 0; i < part; ++i) escapes += symbols[i] == escape ? 1 : 0;
+    in += kBlock * bits / 8;
+  }
+  return escapes;
+}
+
+void split_planes(unsigned width, const void* values, std::size_t count,
+                  std::uint8_t* const* planes) {
+  for_width(width, [&]<typename Word>(Word) {
+    const Word* HWY_RESTRICT from = static_cast<const Word*>(values);
+    for (unsigned plane = 0; plane < sizeof(Word); ++plane) {
+      std::uint8_t* HWY_RESTRICT out = planes[plane];
+      for (std::size_t i = 0; i < count; ++i) {
+        out[i] = static_cast<std::uint8_t>(from[i] >> (8 * plane));
+      }
+    }
+  });
+}
+
+void join_planes(unsigned width, const std::uint8_t* const* planes, std::size_t count,
+                 void* values) {
+  for_width(width, [&]<typename Word>(Word) {
+    Word* HWY_RESTRICT to = static_cast<Word*>(values);
+    for (std::size_t i = 0; i < count; ++i) to[i] = planes[0][i];
+    for (unsigned plane = 1; plane < sizeof(Word); ++plane) {
+      const std::uint8_t* HWY_RESTRICT in = planes[plane];
+      for (std::size_t i = 0; i < count; ++i) {
+        to[i] = static_cast<Word>(to[i] | static_cast<Word>(Word{in[i]} << (8 * plane)));
+      }
+    }
+  });
+}
+
+std::size_t narrow_gaps(const std::uint32_t* gaps, std::size_t count, std::uint8_t* out) {
+  constexpr std::size_t kGroup = 64;
+  std::size_t taken = 0;
+  while (taken + kGroup <= count) {
+    std::uint32_t largest = 0;
+    for (std::size_t i = 0; i < kGroup; ++i) largest = std::max(largest, gaps[taken + i]);
+    if (largest >= 255) break;
+    for (std::size_t i = 0; i < kGroup; ++i) {
+      out[taken + i] = static_cast<std::uint8_t>(gaps[taken + i]);
+    }
+    taken += kGroup;
+  }
+  while (taken < count && gaps[taken] < 255) {
+    out[taken] = static_cast<std::uint8_t>(gaps[taken]);
+    ++taken;
+  }
+  return taken;
+}
+
+void sum_bytes(const std::uint8_t* bytes, std::size_t count, std::uint64_t* sum,
+               std::uint64_t* full) {
+  std::uint64_t total = 0;
+  std::uint64_t full_total = 0;
+  for (std::size_t done = 0; done < count; done += kBlock) {
+    // 32-bit sums of one block cannot overflow and vectorise at twice the rate.
+    const std::size_t part = std::min(kBlock, count - done);
+    std::uint32_t block = 0;
+    std::uint32_t block_full = 0;
+    for (std::size_t i = 0; i < part; ++i) block += bytes[done + i];
+    for (std::size_t i = 0; i < part; ++i) block_full += bytes[done + i] == 255 ? 1 : 0;
+    total += block;
+    full_total += block_full;
+  }
+  *sum = total;
+  *full = full_total;
+}
+
+template <Encoding kEncoding, typename Word>
+HWY_INLINE void apply_words(const Word* HWY_RESTRICT values, std::size_t count,
+                            std::uint8_t* HWY_RESTRICT target) {
+  for (std::size_t i = 0; i < count; ++i) {
+    store_word(target, i, decode_word(kEncoding, load_word<Word>(target, i), values[i]));
+  }
+}
+
+void apply_dense(unsigned width, Encoding encoding, const void* values, std::size_t count,
+                 void* target) {
+  for_width(width, [&]<typename Word>(Word) {
+    const Word* words = static_cast<const Word*>(values);
+    std::uint8_t* bytes = static_cast<std::uint8_t*>(target);
+    switch (encoding) {
+      case Encoding::kXor:
+        return apply_words<Encoding::kXor>(words, count, bytes);
+      case Encoding::kAdd:
+        return apply_words<Encoding::kAdd>(words, count, bytes);
+      case Encoding::kOverwrite:
+        break;
+    }
+    std::memcpy(bytes, words, count * sizeof(Word));
+  });
+}
+
+const Kernels* target_kernels() {
+  static const Kernels kTable = {hwy::TargetName(HWY_TARGET),
+                                 &scan_changes,
+                                 &count_changes,
+                                 &pack_symbols,
+                                 &unpack_symbols,
+                                 &count_escapes,
+                                 &split_planes,
+                                 &join_planes,
+                                 &narrow_gaps,
+                                 &sum_bytes,
+                                 &apply_dense};
+  return &kTable;
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace dcr
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace dcr {
+
+HWY_EXPORT(target_kernels);
+
+std::vector<const Kernels*> highway_kernels() {
+  std::vector<const Kernels*> found;
+  const auto supported = hwy::SupportedTargets();
+  for (auto left = supported; left != 0; left &= left - 1) {
+    // Dispatch to one target at a time; lower bits are better targets.
+    hwy::SetSupportedTargetsForTest(left & -left);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+    found.push_back(HWY_DYNAMIC_DISPATCH(target_kernels)());
+  }
+  hwy::SetSupportedTargetsForTest(0);
+  hwy::GetChosenTarget().Update(supported);
+  return found;
+}
+
+}  // namespace dcr
+#endif  // HWY_ONCE
