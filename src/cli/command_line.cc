@@ -1,0 +1,214 @@
+#include "cli/command_line.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <sstream>
+#include <string_view>
+#include <utility>
+
+#include "cli/text.h"
+
+namespace dcr {
+namespace {
+
+constexpr const char* kExitCodesText =
+    "Exit codes: 0 done, 1 differs (verify), 2 usage, 3 bad or mismatched input,\n"
+    "4 I/O error or signal (nothing unfinished is left behind).";
+
+// The words of options that need more than CLI11 checks.
+struct Words {
+  std::string memory = fmt::format("{}", DeltaOptions().memory_bytes_max);
+  std::vector<std::string> paths;  // of apply: deltas, then the base
+};
+
+void add_common_options(CLI::App& command, CommandLine& line, Words& words) {
+  command.add_flag("--json", line.json, "Print one JSON object on standard output, errors too");
+  command
+      .add_option("--threads", line.threads, "Threads to use; 0: one per processor (the default)")
+      ->type_name("N")
+      ->check(CLI::Range(0U, kThreadsMax).description(""));
+  command
+      .add_option("--memory", words.memory,
+                  fmt::format("Working memory, as in 512M or 1GiB; at least {}M (default 1GiB)",
+                              kMemoryBytesMin >> 20))
+      ->type_name("SIZE");
+}
+
+void add_force(CLI::App& command, CommandLine& line) {
+  command.add_flag("--force", line.force, "Replace an existing output");
+}
+
+void add_diff(CLI::App& app, CommandLine& line, Words& words) {
+  CLI::App* diff =
+      app.add_subcommand("diff", "Write the exact difference of two checkpoints as a delta file");
+  diff->add_option("OLD", line.old_path, "A .safetensors file or a checkpoint directory")
+      ->required()
+      ->type_name("");
+  diff->add_option("NEW", line.new_path, "The same after training")->required()->type_name("");
+  diff->add_option("-o,--output", line.output, "The delta file to write")
+      ->required()
+      ->type_name("FILE");
+  add_force(*diff, line);
+  add_common_options(*diff, line, words);
+  diff->callback([&line] { line.command = Command::kDiff; });
+}
+
+// Says what the one list of paths of apply consists of.
+class ApplyFormatter : public CLI::Formatter {
+ public:
+  std::string make_usage(const CLI::App* app, std::string name) const override {
+    static_cast<void>(app);
+    return fmt::format("Usage: {} [OPTIONS] DELTA... OLD\n", name);
+  }
+};
+
+void add_apply(CLI::App& app, CommandLine& line, Words& words) {
+  CLI::App* apply = app.add_subcommand(
+      "apply",
+      "Apply one delta, or a chain of them in order, to the checkpoint that it starts from");
+  apply->formatter(std::make_shared<ApplyFormatter>());
+  apply
+      ->add_option("DELTAS_AND_OLD", words.paths,
+                   "Delta files in their order, then the checkpoint to apply them to")
+      ->type_name("");
+  CLI::Option* output =
+      apply->add_option("-o,--output", line.output, "Where to write the result")->type_name("PATH");
+  apply
+      ->add_flag("--in-place", line.in_place,
+                 "Change OLD itself; an interrupted run is completed by running it again")
+      ->excludes(output);
+  add_force(*apply, line);
+  add_common_options(*apply, line, words);
+  apply->callback([&line] { line.command = Command::kApply; });
+}
+
+void add_verify(CLI::App& app, CommandLine& line, Words& words) {
+  CLI::App* verify = app.add_subcommand(
+      "verify", "Compare two checkpoints: every tensor's bits, names, dtypes, shapes, metadata");
+  verify->add_option("A", line.old_path, "A .safetensors file or a checkpoint directory")
+      ->required()
+      ->type_name("");
+  verify->add_option("B", line.new_path, "The one to compare it with")->required()->type_name("");
+  verify->add_flag("--files", line.compare_files,
+                   "Compare the other files too, and the safetensors headers byte for byte");
+  add_common_options(*verify, line, words);
+  verify->callback([&line] { line.command = Command::kVerify; });
+}
+
+void add_inspect(CLI::App& app, CommandLine& line, Words& words) {
+  CLI::App* inspect =
+      app.add_subcommand("inspect", "Check a delta file whole and show what is in it");
+  inspect->add_option("DELTA", line.base, "A delta file")->required()->type_name("");
+  add_common_options(*inspect, line, words);
+  inspect->callback([&line] { line.command = Command::kInspect; });
+}
+
+Status usage(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
+
+// Splits the paths of apply and checks that it has one place to write to.
+Status finish_apply(CommandLine& line, Words& words) {
+  if (words.paths.size() < 2) {
+    return usage("apply takes at least one delta file and then the checkpoint to apply it to");
+  }
+  if (!line.in_place && line.output.empty()) {
+    return usage("apply needs -o PATH for the result, or --in-place to change the checkpoint");
+  }
+  line.base = std::move(words.paths.back());
+  words.paths.pop_back();
+  line.deltas = std::move(words.paths);
+  return {};
+}
+
+// The checks that CLI11 does not make.
+Status finish(CommandLine& line, Words& words) {
+  auto bytes = parse_bytes(words.memory);
+  if (!bytes.ok()) return bytes.status().with_context("--memory");
+  line.memory_bytes_max = *bytes;
+  if (line.memory_bytes_max < kMemoryBytesMin) {
+    return usage(fmt::format("--memory: {} is too little; give it at least {}M",
+                             printable(words.memory), kMemoryBytesMin >> 20));
+  }
+  if (line.command == Command::kDiff && line.output.empty()) {
+    return usage("diff needs -o FILE for the delta file to write");
+  }
+  if (line.command == Command::kApply) return finish_apply(line, words);
+  if (line.command == Command::kInspect) line.deltas = {std::exchange(line.base, {})};
+  return {};
+}
+
+// The arguments without the program, last first, as CLI11 takes them. It would split "[a,b]" into
+// two values where several are allowed; as "./[a,b]" the same path passes through.
+std::vector<std::string> reversed_arguments(int argc, const char* const* argv) {
+  std::vector<std::string> arguments;
+  for (int i = argc - 1; i > 0; --i) {
+    std::string argument = argv[i];
+    if (argument.size() > 1 && argument.front() == '[' && argument.back() == ']') {
+      argument.insert(0, "./");
+    }
+    arguments.push_back(std::move(argument));
+  }
+  return arguments;
+}
+
+}  // namespace
+
+Result<CommandLine> parse_command_line(int argc, const char* const* argv) {
+  CommandLine line;
+  Words words;
+  CLI::App app("Exact differences of model checkpoints: made, applied, verified and inspected.",
+               "dcr");
+  app.set_version_flag("--version",
+                       fmt::format("dcr {} (delta format version {})", DCR_VERSION, kFormatVersion),
+                       "Print the version of the program and of the delta format");
+  app.require_subcommand(1);
+  app.footer(kExitCodesText);
+  add_diff(app, line, words);
+  add_apply(app, line, words);
+  add_verify(app, line, words);
+  add_inspect(app, line, words);
+  try {
+    app.parse(reversed_arguments(argc, argv));
+  } catch (const CLI::Success& success) {
+    std::ostringstream out;
+    app.exit(success, out, out);
+    line.command = Command::kText;
+    line.text = out.str();
+    return line;
+  } catch (const CLI::ParseError& error) {
+    if (app.get_subcommands().empty() && app.remaining_size() > 0) {
+      return usage(fmt::format("there is no command or option \"{}\"", app.remaining().front()));
+    }
+    return usage(error.what());
+  }
+  DCR_TRY(finish(line, words));
+  return line;
+}
+
+bool wants_json(int argc, const char* const* argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (argument == "--") return false;
+    if (argument == "--json") return true;
+  }
+  return false;
+}
+
+std::string_view command_name(Command command) {
+  switch (command) {
+    case Command::kText:
+      return "";
+    case Command::kDiff:
+      return "diff";
+    case Command::kApply:
+      return "apply";
+    case Command::kVerify:
+      return "verify";
+    case Command::kInspect:
+      return "inspect";
+  }
+  return "";
+}
+
+}  // namespace dcr

@@ -1,0 +1,173 @@
+#include "cli/commands.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <utility>
+
+#include "cli/inspect_text.h"
+#include "cli/json.h"
+#include "cli/text.h"
+#include "dcr/delta.h"
+
+namespace dcr {
+namespace {
+
+std::uint64_t peak_rss_bytes() {
+  struct rusage usage = {};
+  if (getrusage(RUSAGE_SELF, &usage) != 0) return 0;
+  return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;  // Linux counts it in KiB
+}
+
+// "0.42 s (1.10 GB/s)".
+std::string time_text(const Measured& measured) {
+  std::string text = seconds_text(measured.seconds);
+  const std::string rate = rate_text(measured.bytes, measured.seconds);
+  if (!rate.empty()) text += fmt::format(" ({})", rate);
+  return text;
+}
+
+// What a delta is, the same words for diff and inspect.
+template <typename AnyResult>
+std::string delta_summary(const std::string& path, const AnyResult& result) {
+  std::string text = fmt::format("{}: {}, ", printable(path), bytes_text(result.delta_bytes));
+  if (result.changed == 0) {
+    text += fmt::format("no change in {} of {}", counted(result.elements, "element"),
+                        counted(result.tensors, "tensor"));
+  } else {
+    text += fmt::format(
+        "{} of {} changed in {}, {:.1f} bits per change",
+        percent_text(result.changed, result.elements), counted(result.elements, "element"),
+        counted(result.tensors, "tensor"),
+        8.0 * static_cast<double>(result.delta_bytes) / static_cast<double>(result.changed));
+  }
+  if (!result.added.empty())
+    text += fmt::format(", {} added", counted(result.added.size(), "tensor"));
+  if (!result.removed.empty()) {
+    text += fmt::format(", {} removed", counted(result.removed.size(), "tensor"));
+  }
+  if (!result.replaced.empty()) {
+    text += fmt::format(", {} replaced", counted(result.replaced.size(), "tensor"));
+  }
+  return text;
+}
+
+Outcome diff_outcome(const CommandLine& line, const DiffResult& result, const Measured& measured) {
+  Outcome outcome;
+  if (line.json) {
+    outcome.text = diff_json(result, measured);
+    return outcome;
+  }
+  outcome.text = fmt::format("{}, {}\n", delta_summary(line.output, result), time_text(measured));
+  for (const LeftOut& file : result.left_out) {
+    outcome.warnings.push_back(
+        fmt::format("left out {}: {}", printable(file.name), printable(file.reason)));
+  }
+  return outcome;
+}
+
+Outcome apply_outcome(const CommandLine& line, const ApplyResult& result,
+                      const Measured& measured) {
+  Outcome outcome;
+  if (line.json) {
+    outcome.text = apply_json(line, result, measured);
+    return outcome;
+  }
+  outcome.text = printable(line.in_place ? line.base : line.output) + ": ";
+  if (result.already_target && !result.replayed_journal) {
+    outcome.text +=
+        fmt::format("already the target, {} checked", counted(result.tensors, "tensor"));
+  } else {
+    if (result.replayed_journal) outcome.text += "interrupted run completed, ";
+    outcome.text +=
+        fmt::format("{} applied, {} changed in {}, {} written",
+                    counted(line.deltas.size(), "delta"), counted(result.changed, "element"),
+                    counted(result.tensors, "tensor"), bytes_text(result.bytes_written));
+  }
+  outcome.text += fmt::format(", {}\n", seconds_text(measured.seconds));
+  return outcome;
+}
+
+Outcome verify_outcome(const CommandLine& line, const VerifyResult& result,
+                       const Measured& measured) {
+  Outcome outcome;
+  outcome.exit_code = result.differing == 0 ? kExitDone : kExitDiffers;
+  if (line.json) {
+    outcome.text = verify_json(result, measured);
+    return outcome;
+  }
+  for (const Difference& difference : result.differences) {
+    outcome.text += fmt::format("{} {}: {}\n", difference.kind, printable(difference.tensor),
+                                printable(difference.detail));
+  }
+  if (result.differing > result.differences.size()) {
+    outcome.text +=
+        fmt::format("and {} more\n", count_text(result.differing - result.differences.size()));
+  }
+  outcome.text += result.differing == 0 ? std::string("equal")
+                                        : "different: " + counted(result.differing, "difference");
+  outcome.text += fmt::format("; {}, {}, {}{} compared, {}\n", counted(result.tensors, "tensor"),
+                              counted(result.elements, "element"), bytes_text(result.bytes),
+                              line.compare_files ? ", " + counted(result.files, "file") : "",
+                              time_text(measured));
+  return outcome;
+}
+
+Outcome inspect_outcome(const CommandLine& line, const InspectResult& result,
+                        const Measured& measured) {
+  Outcome outcome;
+  if (line.json) {
+    outcome.text = inspect_json(result, measured);
+    return outcome;
+  }
+  outcome.text =
+      fmt::format("{}\n{}, checked in {}\n", inspect_text(result),
+                  delta_summary(line.deltas.front(), result), seconds_text(measured.seconds));
+  return outcome;
+}
+
+Result<Outcome> call(const CommandLine& line, const DeltaOptions& options,
+                     const std::function<Measured()>& measure) {
+  switch (line.command) {
+    case Command::kText:
+      break;
+    case Command::kDiff: {
+      DCR_ASSIGN(auto result, diff(line.old_path, line.new_path, line.output, options));
+      return diff_outcome(line, result, measure());
+    }
+    case Command::kApply: {
+      DCR_ASSIGN(auto result, line.in_place ? apply_in_place(line.deltas, line.base, options)
+                                            : apply(line.deltas, line.base, line.output, options));
+      return apply_outcome(line, result, measure());
+    }
+    case Command::kVerify: {
+      VerifyOptions what;
+      what.files = line.compare_files;
+      DCR_ASSIGN(auto result, verify(line.old_path, line.new_path, what, options));
+      return verify_outcome(line, result, measure());
+    }
+    case Command::kInspect: {
+      DCR_ASSIGN(auto result, inspect(line.deltas.front(), options));
+      return inspect_outcome(line, result, measure());
+    }
+  }
+  return Status(Code::kInternal, "a command line without a command was run");
+}
+
+}  // namespace
+
+Result<Outcome> run_command(const CommandLine& line, const CancelToken* cancel,
+                            const std::function<double()>& seconds, ProgressReporter& progress) {
+  DeltaOptions options;
+  options.memory_bytes_max = line.memory_bytes_max;
+  options.threads = line.threads;
+  options.force = line.force;
+  options.cancel = cancel;
+  options.progress = [&](const Progress& now) { progress.update(now); };
+  const double start = seconds();
+  return call(line, options, [&] {
+    return Measured{seconds() - start, progress.bytes_done(), peak_rss_bytes()};
+  });
+}
+
+}  // namespace dcr

@@ -1,0 +1,146 @@
+#include "cli/json.h"
+
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+namespace dcr {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string print(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+double change_rate(std::uint64_t changed, std::uint64_t elements) {
+  return elements == 0 ? 0.0 : static_cast<double>(changed) / static_cast<double>(elements);
+}
+
+// Null when nothing changed: a delta of no change has no cost per change.
+Json bits_per_change(std::uint64_t delta_bytes, std::uint64_t changed) {
+  if (changed == 0) return nullptr;
+  return 8.0 * static_cast<double>(delta_bytes) / static_cast<double>(changed);
+}
+
+Json left_out_json(const std::vector<LeftOut>& files) {
+  Json list = Json::array();
+  for (const LeftOut& file : files) list.push_back({{"name", file.name}, {"reason", file.reason}});
+  return list;
+}
+
+void add_measured(Json& json, const Measured& measured) {
+  json["seconds"] = measured.seconds;
+  json["peak_rss_bytes"] = measured.peak_rss_bytes;
+}
+
+}  // namespace
+
+std::string diff_json(const DiffResult& result, const Measured& measured) {
+  Json json;
+  json["tensors"] = result.tensors;
+  json["elements"] = result.elements;
+  json["changed"] = result.changed;
+  json["change_rate"] = change_rate(result.changed, result.elements);
+  json["delta_bytes"] = result.delta_bytes;
+  json["payload_bytes"] = result.payload_bytes;
+  json["bits_per_change"] = bits_per_change(result.delta_bytes, result.changed);
+  json["encodings"] = result.encodings;
+  json["added"] = result.added;
+  json["removed"] = result.removed;
+  json["replaced"] = result.replaced;
+  json["carried_files"] = result.carried_files;
+  json["left_out"] = left_out_json(result.left_out);
+  add_measured(json, measured);
+  return print(json);
+}
+
+std::string apply_json(const CommandLine& line, const ApplyResult& result,
+                       const Measured& measured) {
+  Json json;
+  json["deltas"] = line.deltas.size();
+  json["in_place"] = line.in_place;
+  json["tensors"] = result.tensors;
+  json["changed"] = result.changed;
+  json["bytes_written"] = result.bytes_written;
+  json["already_target"] = result.already_target;
+  json["replayed_journal"] = result.replayed_journal;
+  json["files"] = result.files;
+  add_measured(json, measured);
+  return print(json);
+}
+
+std::string verify_json(const VerifyResult& result, const Measured& measured) {
+  Json differences = Json::array();
+  for (const Difference& difference : result.differences) {
+    differences.push_back(
+        {{"kind", difference.kind}, {"name", difference.tensor}, {"detail", difference.detail}});
+  }
+  Json json;
+  json["equal"] = result.differing == 0;
+  json["tensors"] = result.tensors;
+  json["elements"] = result.elements;
+  json["bytes"] = result.bytes;
+  json["files"] = result.files;
+  json["differing"] = result.differing;
+  json["differences"] = std::move(differences);
+  add_measured(json, measured);
+  return print(json);
+}
+
+std::string inspect_json(const InspectResult& result, const Measured& measured) {
+  Json streams = Json::array();
+  for (const StreamInfo& stream : result.streams) {
+    streams.push_back({{"kind", stream.kind},
+                       {"width", stream.width},
+                       {"raw_bytes", stream.raw_bytes},
+                       {"stored_bytes", stream.stored_bytes}});
+  }
+  Json groups = Json::array();
+  for (const GroupInfo& group : result.groups) {
+    groups.push_back({{"name", group.name},
+                      {"tensors", group.tensors},
+                      {"elements", group.elements},
+                      {"changed", group.changed},
+                      {"change_rate", change_rate(group.changed, group.elements)},
+                      {"raw_bytes", group.raw_bytes}});
+  }
+  Json files = Json::array();
+  for (const InspectResult::Carried& file : result.files) {
+    files.push_back({{"name", file.name},
+                     {"bytes", file.bytes},
+                     {"stored_bytes", file.stored_bytes},
+                     {"source", file.source}});
+  }
+  Json json;
+  json["format_version"] = result.format_version;
+  json["delta_bytes"] = result.delta_bytes;
+  json["payloads"] = result.payloads;
+  json["items"] = result.items;
+  json["tensors"] = result.tensors;
+  json["elements"] = result.elements;
+  json["changed"] = result.changed;
+  json["change_rate"] = change_rate(result.changed, result.elements);
+  json["bits_per_change"] = bits_per_change(result.delta_bytes, result.changed);
+  json["base_identity"] = result.base_identity;
+  json["target_identity"] = result.target_identity;
+  json["encodings"] = result.encodings;
+  json["streams"] = std::move(streams);
+  json["groups"] = std::move(groups);
+  json["added"] = result.added;
+  json["removed"] = result.removed;
+  json["replaced"] = result.replaced;
+  json["files"] = std::move(files);
+  json["left_out"] = left_out_json(result.left_out);
+  add_measured(json, measured);
+  return print(json);
+}
+
+std::string error_json(const Status& error) {
+  Json json;
+  json["code"] = code_name(error.code());
+  json["message"] = error.message();
+  if (!error.tensor().empty()) json["tensor"] = error.tensor();
+  return print(Json{{"error", std::move(json)}});
+}
+
+}  // namespace dcr

@@ -1,0 +1,22 @@
+// What `--json` prints (docs/CLI.md, "JSON"): one object on one line. Keys are only ever added.
+#pragma once
+
+#include <string>
+
+#include "cli/commands.h"
+#include "dcr/delta.h"
+#include "dcr/status.h"
+
+namespace dcr {
+
+// Each ends with a newline. Names that are not UTF-8 are printed with U+FFFD for what is not.
+std::string diff_json(const DiffResult& result, const Measured& measured);
+std::string apply_json(const CommandLine& line, const ApplyResult& result,
+                       const Measured& measured);
+std::string verify_json(const VerifyResult& result, const Measured& measured);
+std::string inspect_json(const InspectResult& result, const Measured& measured);
+
+// {"error": {"code", "message", "tensor"?}}
+std::string error_json(const Status& error);
+
+}  // namespace dcr
