@@ -42,31 +42,6 @@ void expect_error(const Status& status, Code code, const std::string& path,
   EXPECT_NE(status.message().find(text), std::string::npos) << status.message();
 }
 
-TEST_F(FileTest, WritesAtPositionsAndReadsThemBack) {
-  auto file = files_.create(at("a"), 0600);
-  ASSERT_TRUE(file.ok());
-  const Bytes tail = {7, 8, 9};
-  ASSERT_TRUE((*file)->write(5, tail).ok());
-  const Bytes head = {1, 2};
-  ASSERT_TRUE((*file)->write(0, head).ok());
-  ASSERT_TRUE((*file)->sync().ok());
-  EXPECT_EQ(*(*file)->size(), 8U);
-  Bytes all(8);
-  ASSERT_TRUE((*file)->read(0, all).ok());
-  EXPECT_EQ(all, (Bytes{1, 2, 0, 0, 0, 7, 8, 9}));
-  Bytes nothing;
-  EXPECT_TRUE((*file)->read(8, nothing).ok());
-}
-
-TEST_F(FileTest, OpenWriteKeepsTheContent) {
-  put("a", {1, 2, 3});
-  auto file = files_.open_write(at("a"));
-  ASSERT_TRUE(file.ok());
-  const Bytes nine = {9};
-  ASSERT_TRUE((*file)->write(1, nine).ok());
-  EXPECT_EQ(*read_file(files_, at("a"), 3), (Bytes{1, 9, 3}));
-}
-
 TEST_F(FileTest, ReadPastTheEndSaysThatTheFileShrank) {
   put("a", Bytes(10, 1));
   auto file = files_.open_read(at("a"));
@@ -76,25 +51,6 @@ TEST_F(FileTest, ReadPastTheEndSaysThatTheFileShrank) {
   const Status status = (*file)->read(2, out);
   expect_error(status, Code::kIo, at("a"), "shrank");
   expect_error(status, Code::kIo, at("a"), "ends at byte 4 but 8 are needed");
-}
-
-TEST_F(FileTest, PositionsBeyondTheSystemsAreErrors) {
-  auto file = files_.create(at("a"), 0644);
-  ASSERT_TRUE(file.ok());
-  Bytes byte(1);
-  const std::uint64_t last = std::numeric_limits<std::uint64_t>::max();
-  expect_error((*file)->read(last, byte), Code::kIo, at("a"), "cannot read");
-  expect_error((*file)->write(last, byte), Code::kIo, at("a"), "File too large");
-  expect_error((*file)->write(last / 2, byte), Code::kIo, at("a"), "File too large");
-  expect_error((*file)->resize(last), Code::kIo, at("a"), "File too large");
-}
-
-TEST_F(FileTest, WriteToAFileOpenedForReadingIsAnError) {
-  put("a", {1});
-  auto file = files_.open_read(at("a"));
-  ASSERT_TRUE(file.ok());
-  expect_error((*file)->write(0, Bytes{2}), Code::kIo, at("a"), "cannot write");
-  expect_error((*file)->resize(0), Code::kIo, at("a"), "cannot resize");
 }
 
 // A full disk, as a process can have it without a mount: a limit on the size of files. The write
@@ -115,37 +71,10 @@ TEST_F(FileTest, AWriteThatStopsShortIsAnError) {
   EXPECT_EQ(*(*file)->size(), 4096U);
 }
 
-TEST_F(FileTest, ResizeCutsAndExtends) {
-  put("a", {1, 2, 3});
-  auto file = files_.open_write(at("a"));
-  ASSERT_TRUE(file.ok());
-  ASSERT_TRUE((*file)->resize(1).ok());
-  ASSERT_TRUE((*file)->resize(3).ok());
-  EXPECT_EQ(*read_file(files_, at("a"), 3), (Bytes{1, 0, 0}));
-}
-
-TEST_F(FileTest, OpeningNamesWhatIsMissing) {
-  expect_error(files_.open_read(at("none")).status(), Code::kNotFound, at("none"), "No such file");
-  expect_error(files_.open_write(at("none")).status(), Code::kNotFound, at("none"), "No such file");
-  expect_error(files_.info(at("none"), true).status(), Code::kNotFound, at("none"), "No such file");
-  put("file", {1});
-  expect_error(files_.open_read(at("file/below")).status(), Code::kNotFound, at("file/below"),
-               "Not a directory");
-}
-
 TEST_F(FileTest, OnlyRegularFilesAreOpened) {
   expect_error(files_.open_read(directory_).status(), Code::kIo, directory_, "is a directory");
   ASSERT_EQ(::mkfifo(at("fifo").c_str(), 0600), 0);
   expect_error(files_.open_read(at("fifo")).status(), Code::kIo, at("fifo"), "not a regular file");
-}
-
-TEST_F(FileTest, CreateRefusesWhatExistsAndSetsPermissions) {
-  put("a", {1});
-  expect_error(files_.create(at("a"), 0644).status(), Code::kExists, at("a"), "File exists");
-  ASSERT_TRUE(files_.create(at("b"), 0600).ok());
-  EXPECT_EQ(files_.info(at("b"), false)->permissions, 0600U);
-  ASSERT_TRUE(files_.set_permissions(at("b"), 0754).ok());
-  EXPECT_EQ(files_.info(at("b"), false)->permissions, 0754U);
 }
 
 TEST_F(FileTest, APathWithANulIsRefused) {
@@ -189,36 +118,6 @@ TEST_F(FileTest, ListIsSortedAndTellsKinds) {
                                                                   {"e", FileKind::kOther}};
   EXPECT_EQ(found, expected);
   expect_error(files_.list(at("none")).status(), Code::kNotFound, at("none"), "No such file");
-}
-
-TEST_F(FileTest, RenameReplacesAndRemoveRemoves) {
-  put("from", {1});
-  put("to", {2});
-  ASSERT_TRUE(files_.rename(at("from"), at("to")).ok());
-  ASSERT_TRUE(files_.sync_directory(directory_).ok());
-  EXPECT_EQ(*read_file(files_, at("to"), 1), Bytes{1});
-  expect_error(files_.rename(at("from"), at("to")), Code::kNotFound, at("from"), "cannot rename");
-  ASSERT_TRUE(files_.remove(at("to")).ok());
-  expect_error(files_.remove(at("to")), Code::kNotFound, at("to"), "cannot remove");
-}
-
-TEST_F(FileTest, DirectoriesAreMadeAndRemovedWhenEmpty) {
-  ASSERT_TRUE(files_.make_directory(at("d"), 0755).ok());
-  expect_error(files_.make_directory(at("d"), 0755), Code::kExists, at("d"), "File exists");
-  put("d/a", {});
-  expect_error(files_.remove_directory(at("d")), Code::kIo, at("d"), "not empty");
-  ASSERT_TRUE(files_.remove(at("d/a")).ok());
-  ASSERT_TRUE(files_.remove_directory(at("d")).ok());
-  expect_error(files_.remove_directory(at("d")), Code::kNotFound, at("d"), "No such file");
-  expect_error(files_.sync_directory(at("d")), Code::kNotFound, at("d"), "cannot sync directory");
-}
-
-TEST_F(FileTest, ReadFileKeepsItsLimit) {
-  put("a", Bytes(100, 3));
-  EXPECT_EQ(*read_file(files_, at("a"), 100), Bytes(100, 3));
-  const Status status = read_file(files_, at("a"), 99).status();
-  expect_error(status, Code::kTooLarge, at("a"), "100 bytes");
-  expect_error(status, Code::kTooLarge, at("a"), "limit of 99");
 }
 
 TEST(PathTest, PartsOfPaths) {
