@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace dcr {
 
@@ -32,6 +33,14 @@ std::size_t sequence_bytes(std::string_view text) {
 
 bool valid_utf8(std::string_view text) {
   while (!text.empty()) {
+    std::uint64_t eight = 0;  // headers are nearly all ASCII
+    if (text.size() >= sizeof(eight)) {
+      std::memcpy(&eight, text.data(), sizeof(eight));
+      if ((eight & 0x8080808080808080) == 0) {
+        text.remove_prefix(sizeof(eight));
+        continue;
+      }
+    }
     const std::size_t bytes = sequence_bytes(text);
     if (bytes == 0) return false;
     text.remove_prefix(bytes);
