@@ -1,0 +1,64 @@
+// The subcommands of dcr-bench. Each makes its inputs from a seed, measures, verifies what it
+// measured bit for bit, and returns a report. Errors: those of the library, and kMismatch when a
+// result is wrong: a benchmark of wrong results is worth nothing.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "bench/report.h"
+#include "bench/workloads.h"
+#include "dcr/status.h"
+
+namespace dcr {
+
+// The paper's Table 2: sizes of the changed values alone.
+struct CodecOptions {
+  std::uint64_t elements = 20'000'000;
+  std::uint64_t seed = 42;
+};
+Result<Report> run_codec(const CodecOptions& options);
+
+// Bits per change of whole payloads: the paper's layout, ours, and the entropy.
+struct PayloadOptions {
+  std::uint64_t elements = std::uint64_t{64} << 20;
+  std::uint64_t seed = 1;
+  std::vector<double> rates = {0.0001, 0.001, 0.01, 0.03, 0.1, 0.5, 0.9};  // unit and relative
+};
+Result<Report> run_payload(const PayloadOptions& options);
+
+// What the benchmarks of speed have in common.
+struct SpeedOptions {
+  std::uint64_t elements = std::uint64_t{64} << 20;
+  std::uint64_t seed = 1;
+  unsigned rounds = 7;
+  Workload workload = Workload::kAdam;
+  std::vector<double> rates = {0.001, 0.01, 0.03, 0.05};
+};
+
+// GB of NEW per second and core: a pass that only reads, the scan alone, the whole construction.
+Result<Report> run_construct(const SpeedOptions& options);
+// From arrays of changes to a compressed body; digests excluded.
+Result<Report> run_encode(const SpeedOptions& options);
+// From a compressed body, with all checks, to arrays of positions and words; digests excluded.
+Result<Report> run_decode(const SpeedOptions& options);
+// Items applied straight to the weights, against a scratch that is filled, scattered into and
+// folded in with a pass over the whole tensor.
+Result<Report> run_apply(const SpeedOptions& options);
+// Two threads against one, for the read-only pass and for the whole construction.
+Result<Report> run_threads(const SpeedOptions& options);
+
+// `dcr diff` and `dcr apply` beside other programs, on the same files.
+struct ToolsOptions {
+  std::uint64_t size = 1'900'000'000;  // bytes of each checkpoint
+  unsigned shards = 1;
+  double rate = 0;  // 0: the Adam-like workload's own
+  std::uint64_t seed = 1;
+  std::string directory = "/tmp";  // where a temporary directory is made
+  std::string dcr;                 // the program
+  bool alone = false;              // measure only dcr
+};
+Result<Report> run_tools(const ToolsOptions& options);
+
+}  // namespace dcr

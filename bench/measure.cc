@@ -1,0 +1,48 @@
+#include "bench/measure.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+
+#include "base/assert.h"
+
+namespace dcr {
+
+double seconds_of(const std::function<void()>& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+void keep(std::uint64_t value) {
+  static std::atomic<std::uint64_t> sink{0};
+  sink.fetch_xor(value, std::memory_order_relaxed);
+}
+
+Measurement::Measurement(unsigned rounds, const std::vector<std::function<void()>>& works) {
+  DCR_ASSERT(rounds > 0);
+  for (const auto& work : works) work();
+  for (unsigned round = 0; round < rounds; ++round) {
+    std::vector<double>& seconds = rounds_.emplace_back();
+    for (const auto& work : works) seconds.push_back(seconds_of(work));
+  }
+}
+
+double Measurement::median(
+    const std::function<double(const std::vector<double>&)>& of_round) const {
+  std::vector<double> values;
+  for (const std::vector<double>& round : rounds_) values.push_back(of_round(round));
+  std::sort(values.begin(), values.end());
+  const std::size_t middle = values.size() / 2;
+  return values.size() % 2 != 0 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+double Measurement::seconds(std::size_t work) const {
+  return median([=](const std::vector<double>& round) { return round[work]; });
+}
+
+double Measurement::ratio(std::size_t slow, std::size_t fast) const {
+  return median([=](const std::vector<double>& round) { return round[slow] / round[fast]; });
+}
+
+}  // namespace dcr

@@ -1,0 +1,33 @@
+// Timing by ratios: what is compared runs alternately in one process, round by round, so that a
+// disturbance of the machine meets all of it, and the median of the rounds counts.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+namespace dcr {
+
+// Seconds of each round; rounds[r][i] is the i-th work of round r.
+class Measurement {
+ public:
+  // One untimed round, then `rounds` timed ones. REQUIRES: rounds > 0.
+  Measurement(unsigned rounds, const std::vector<std::function<void()>>& works);
+
+  double seconds(std::size_t work) const;
+  // Median over the rounds of any function of a round's seconds.
+  double median(const std::function<double(const std::vector<double>&)>& of_round) const;
+  // Median over the rounds of the time of `slow` divided by that of `fast`.
+  double ratio(std::size_t slow, std::size_t fast) const;
+
+ private:
+  std::vector<std::vector<double>> rounds_;
+};
+
+// Wall-clock seconds of one call.
+double seconds_of(const std::function<void()>& work);
+
+// Keeps the compiler from dropping the computation of `value`.
+void keep(std::uint64_t value);
+
+}  // namespace dcr
