@@ -18,6 +18,8 @@ constexpr std::uint64_t kBit = 4096;
 // What one more distinct symbol costs in a table of code lengths; it also keeps tiny items from
 // picking by chance.
 constexpr std::uint64_t kTableEntryCost = 5 * kBit;
+// Below one change in five, bytes of a bitmap are too uneven for codes of at most eleven bits.
+constexpr std::uint64_t kBitmapMeanMax = 5;
 // A choice other than the model's must be better by 1/32.
 constexpr std::uint64_t kClearlyBetter = 32;
 
@@ -161,7 +163,7 @@ LocationChoice choose_location(std::span<const std::uint32_t> gaps, std::uint64_
     }
   }
   const std::uint64_t sampled = std::min<std::uint64_t>(changes, kSampleMax);
-  if (mean < 16 && bitmap_cost(changes, words) / changes * sampled < best) {
+  if (mean < kBitmapMeanMax && bitmap_cost(changes, words) / changes * sampled < best) {
     return {LocationCoding::kBitmap, 0};
   }
   return choice;

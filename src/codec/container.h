@@ -11,9 +11,9 @@ namespace dcr {
 
 inline constexpr std::string_view kPayloadMagic = "DCRPAYLD";
 // Bytes before the stream table.
-inline constexpr std::size_t kPayloadFixedBytes = 136;
+inline constexpr std::size_t kPayloadFixedBytes = 128;
 // Where the digest field lies: zero while the digest is computed.
-inline constexpr std::size_t kPayloadDigestOffset = 120;
+inline constexpr std::size_t kPayloadDigestOffset = 112;
 
 // Bits of an item's flag byte.
 inline constexpr unsigned kFlagEncodingShift = 0;
