@@ -57,7 +57,7 @@ struct LeftOut {
 struct DiffResult {
   std::uint64_t tensors = 0;   // common ones: same name, dtype and shape
   std::uint64_t elements = 0;  // of those
-  std::uint64_t changed = 0;   // of those
+  std::uint64_t changed = 0;   // of those; of sub-byte dtypes, bytes
   std::uint64_t delta_bytes = 0;
   std::uint64_t payload_bytes = 0;                    // of the payloads within it
   std::map<std::string, std::uint64_t> encodings;     // items by encoding name
@@ -98,7 +98,7 @@ struct VerifyOptions {
 
 struct Difference {
   std::string kind;    // "missing", "extra", "dtype", "shape", "bits", "metadata", "file"
-  std::string tensor;  // or the file's name
+  std::string tensor;  // or the file's name, or the metadata's key
   std::string detail;  // for people
 };
 

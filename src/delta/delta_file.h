@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/digest.h"
+#include "base/limits.h"
 #include "codec/payload.h"
 #include "dcr/ports.h"
 #include "dcr/status.h"
@@ -201,7 +202,9 @@ class DeltaReader {
 
  private:
   DeltaReader() = default;
-  Status check_items(const Payload& payload) const;
+  Status read_footer();
+  Status check_payload(const Payload& payload, std::size_t index) const;
+  Status validate_blobs() const;
 
   std::string path_;
   std::unique_ptr<File> file_;

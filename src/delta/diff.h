@@ -1,0 +1,31 @@
+// The exact difference of two checkpoints, as a delta file.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "dcr/status.h"
+#include "delta/delta_file.h"
+#include "delta/work.h"
+#include "source/pipeline.h"
+
+namespace dcr {
+
+struct DiffReport {
+  DeltaFooter footer;  // as written
+  PipelineResult pipeline;
+  std::uint64_t delta_bytes = 0;
+};
+
+// How many pieces the construction may have in flight so that all of it stays within
+// `memory_bytes_max`; at least 1.
+std::uint64_t diff_window(std::uint64_t memory_bytes_max, unsigned threads);
+
+// Writes the delta from the checkpoint at `old_path` to the one at `new_path` into `output`, which
+// appears complete and synced, or not at all. Each input byte is read once. The delta's bytes
+// depend on the two checkpoints alone: not on threads, memory or paths. Errors: those of
+// open_checkpoint and check_output; kIo, kCancelled, kTooLarge.
+Result<DiffReport> write_diff(const Work& work, const std::string& old_path,
+                              const std::string& new_path, const std::string& output);
+
+}  // namespace dcr
