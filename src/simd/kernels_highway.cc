@@ -374,7 +374,8 @@ HWY_EXPORT(target_kernels);
 
 std::vector<const Kernels*> highway_kernels() {
   std::vector<const Kernels*> found;
-  const auto supported = hwy::SupportedTargets();
+  // The CPU may have instruction sets that this build has no code for.
+  const auto supported = hwy::SupportedTargets() & HWY_TARGETS;
   for (auto left = supported; left != 0; left &= left - 1) {
     // Dispatch to one target at a time; lower bits are better targets.
     hwy::SetSupportedTargetsForTest(left & -left);
@@ -382,7 +383,7 @@ std::vector<const Kernels*> highway_kernels() {
     found.push_back(HWY_DYNAMIC_DISPATCH(target_kernels)());
   }
   hwy::SetSupportedTargetsForTest(0);
-  hwy::GetChosenTarget().Update(supported);
+  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
   return found;
 }
 
