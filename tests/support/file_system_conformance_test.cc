@@ -203,6 +203,19 @@ TEST_P(FileSystemTest, DirectoriesAreRenamedWithWhatIsInside) {
   EXPECT_EQ(files().info(at("d"), false).status().code(), Code::kNotFound);
 }
 
+TEST_P(FileSystemTest, InfoTellsOneFileFromAnother) {
+  put("a", {1});
+  put("b", {1});
+  ASSERT_TRUE(files().make_directory(at("c"), 0755).ok());
+  const auto a = files().info(at("a"), true), b = files().info(at("b"), true);
+  ASSERT_TRUE(a.ok() && b.ok());
+  EXPECT_NE(a->inode, b->inode);
+  EXPECT_EQ(files().info(at("c/../a"), true)->inode, a->inode);
+  EXPECT_EQ(files().info(at("c/.."), true)->inode, files().info(directory_, true)->inode);
+  ASSERT_TRUE(files().rename(at("a"), at("b")).ok());
+  EXPECT_EQ(files().info(at("b"), true)->inode, a->inode);
+}
+
 INSTANTIATE_TEST_SUITE_P(Each, FileSystemTest,
                          ::testing::Values(Kind::kPosix, Kind::kMemory, Kind::kFaulty),
                          [](const ::testing::TestParamInfo<Kind>& kind) {

@@ -30,8 +30,11 @@ std::vector<std::string> components(const std::string& path) {
   while (start <= path.size()) {
     const std::size_t slash = std::min(path.find('/', start), path.size());
     const std::string part = path.substr(start, slash - start);
-    DCR_ASSERT(part != "..");  // tests have no use for it
-    if (!part.empty() && part != ".") parts.push_back(part);
+    if (part == "..") {
+      if (!parts.empty()) parts.pop_back();  // the root is its own parent
+    } else if (!part.empty() && part != ".") {
+      parts.push_back(part);
+    }
     start = slash + 1;
   }
   return parts;
@@ -337,7 +340,7 @@ MemoryFileSystem::NodePointer MemoryFileSystem::recover_node(
     return copy;
   }
   copy = std::make_shared<Node>();
-  const NodePointer result = copy;  // `made` grows below and the reference with it
+  NodePointer result = copy;  // `made` grows below and the reference with it
   result->kind = node->kind;
   result->target = node->target;
   const bool permissions_kept =
@@ -400,7 +403,10 @@ Result<FileInfo> MemoryFileSystem::info(const std::string& path, bool follow) {
   int error = 0;
   const NodePointer node = state_->find(path, follow, &error);
   if (node == nullptr) return memory_error("examine", path, error);
-  return FileInfo{node->kind, node->bytes.size(), node->permissions, node->links};
+  FileInfo info{node->kind, node->bytes.size(), node->permissions, node->links};
+  info.device = 1;
+  info.inode = reinterpret_cast<std::uintptr_t>(node.get());
+  return info;
 }
 
 Result<std::vector<DirectoryEntry>> MemoryFileSystem::list(const std::string& directory) {

@@ -30,8 +30,9 @@ enum class Unsynced : std::uint8_t {
   kSome,
 };
 
-// Thread-safe. Paths are taken apart at '/', "." and empty components are skipped; a relative path
-// starts at the root. Symlinks are followed in the last component only. `rename` works within one
+// Thread-safe. Paths are taken apart at '/', "." and empty components are skipped, ".." takes back
+// the component before it; a relative path starts at the root. Symlinks are followed in the last
+// component only. `rename` works within one
 // directory only (kUnsupported otherwise): across two, no single sync makes it last.
 class MemoryFileSystem final : public FileSystem {
  public:
