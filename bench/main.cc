@@ -163,7 +163,12 @@ int run(int argc, char** argv) {
     std::fprintf(stderr, "dcr-bench: %s\n", report.status().message().c_str());
     return kFailed;
   }
-  const std::string text = request.json ? report->json() : report->table();
+  const Machine machine = describe_machine();
+  const std::string text =
+      request.json
+          ? report->json()
+          : fmt::format("{}, {} cores, {} kernels, {}, zstd {}\n{}", machine.cpu, machine.cores,
+                        machine.isa, machine.compiler, machine.zstd, report->table());
   std::fwrite(text.data(), 1, text.size(), stdout);
   return 0;
 }

@@ -1,17 +1,23 @@
 #include "bench/measure.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 
 #include "base/assert.h"
 
 namespace dcr {
 
-double seconds_of(const std::function<void()>& work) {
-  const auto start = std::chrono::steady_clock::now();
+double seconds_of(Clock clock, const std::function<void()>& work) {
+  const clockid_t id = clock == Clock::kThread ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC;
+  timespec start{};
+  timespec end{};
+  DCR_ASSERT(clock_gettime(id, &start) == 0);
   work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  DCR_ASSERT(clock_gettime(id, &end) == 0);
+  return static_cast<double>(end.tv_sec - start.tv_sec) +
+         1e-9 * static_cast<double>(end.tv_nsec - start.tv_nsec);
 }
 
 void keep(std::uint64_t value) {
@@ -19,12 +25,13 @@ void keep(std::uint64_t value) {
   sink.fetch_xor(value, std::memory_order_relaxed);
 }
 
-Measurement::Measurement(unsigned rounds, const std::vector<std::function<void()>>& works) {
+Measurement::Measurement(Clock clock, unsigned rounds,
+                         const std::vector<std::function<void()>>& works) {
   DCR_ASSERT(rounds > 0);
   for (const auto& work : works) work();
   for (unsigned round = 0; round < rounds; ++round) {
     std::vector<double>& seconds = rounds_.emplace_back();
-    for (const auto& work : works) seconds.push_back(seconds_of(work));
+    for (const auto& work : works) seconds.push_back(seconds_of(clock, work));
   }
 }
 

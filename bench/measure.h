@@ -1,5 +1,8 @@
 // Timing by ratios: what is compared runs alternately in one process, round by round, so that a
 // disturbance of the machine meets all of it, and the median of the rounds counts.
+//
+// What runs on one thread is timed by that thread's processor time: on an idle machine the same as
+// wall-clock time, and on a shared one still the speed of one core.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +11,13 @@
 
 namespace dcr {
 
+enum class Clock : std::uint8_t { kThread, kWall };
+
 // Seconds of each round; rounds[r][i] is the i-th work of round r.
 class Measurement {
  public:
   // One untimed round, then `rounds` timed ones. REQUIRES: rounds > 0.
-  Measurement(unsigned rounds, const std::vector<std::function<void()>>& works);
+  Measurement(Clock clock, unsigned rounds, const std::vector<std::function<void()>>& works);
 
   double seconds(std::size_t work) const;
   // Median over the rounds of any function of a round's seconds.
@@ -24,8 +29,8 @@ class Measurement {
   std::vector<std::vector<double>> rounds_;
 };
 
-// Wall-clock seconds of one call.
-double seconds_of(const std::function<void()>& work);
+// Seconds of one call.
+double seconds_of(Clock clock, const std::function<void()>& work);
 
 // Keeps the compiler from dropping the computation of `value`.
 void keep(std::uint64_t value);

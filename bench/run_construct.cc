@@ -84,7 +84,7 @@ Result<Report> run_construct(const SpeedOptions& options) {
     ScanBuffers buffers;
     std::uint64_t scanned = 0;
     const Measurement measured(
-        options.rounds,
+        Clock::kThread, options.rounds,
         {[&] { keep(read_both(model.before(), model.after())); },
          [&] { scanned = scan_all(model, &buffers); }, [&] { build_once(&model, 1, &status); }});
     DCR_TRY(status);
@@ -108,7 +108,7 @@ Result<Report> run_threads(const SpeedOptions& options) {
     DCR_TRY(build_and_check(model).status());
     Status status;
     const Measurement measured(
-        options.rounds,
+        Clock::kWall, options.rounds,
         {[&] { keep(read_both(model.before(), model.after())); }, [&] { read_halves(model); },
          [&] { build_once(&model, 1, &status); }, [&] { build_once(&model, 2, &status); }});
     DCR_TRY(status);
