@@ -10,6 +10,11 @@ function(dcr_library folder)
   target_link_libraries(dcr_${folder} PUBLIC ${ARG_DEPS} PRIVATE dcr_warnings)
 endfunction()
 
+# What the presets tsan, arm64 and fuzz build.
+add_custom_target(dcr_thread_tests)
+add_custom_target(dcr_arm64_tests)
+add_custom_target(dcr_fuzzers)
+
 # The precompiled header of all test programs: GoogleTest is most of what a test compiles.
 if(DCR_DEVELOPER_MODE)
   file(WRITE ${CMAKE_BINARY_DIR}/generated/test_headers.cc.in "// Carries the precompiled header.\n")
@@ -22,8 +27,9 @@ if(DCR_DEVELOPER_MODE)
 endif()
 
 # dcr_test(<name> SOURCES … DEPS … [LABELS …] [TIMEOUT seconds] [SERIAL]): one GoogleTest program,
-# run as one ctest test named <name>. LABELS threads: also run under ThreadSanitizer. The macro
-# DCR_CAMPAIGN tells it by how much to thin out its random campaigns.
+# run as one ctest test named <name>. LABELS threads: also run under ThreadSanitizer; the tests of
+# base, simd and codec get the label arm64, being what differs by machine. The macro DCR_CAMPAIGN
+# tells it by how much to thin out its random campaigns.
 function(dcr_test name)
   if(NOT DCR_DEVELOPER_MODE)
     return()
@@ -35,6 +41,13 @@ function(dcr_test name)
   target_compile_definitions(${name} PRIVATE DCR_CAMPAIGN=${DCR_CAMPAIGN})
   target_precompile_headers(${name} REUSE_FROM dcr_test_headers)
   add_test(NAME ${name} COMMAND ${name})
+  if(CMAKE_CURRENT_SOURCE_DIR MATCHES "/src/(base|simd|codec)$")
+    list(APPEND ARG_LABELS arm64)
+    add_dependencies(dcr_arm64_tests ${name})
+  endif()
+  if(threads IN_LIST ARG_LABELS)
+    add_dependencies(dcr_thread_tests ${name})
+  endif()
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 600)
   endif()

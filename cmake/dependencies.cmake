@@ -52,5 +52,11 @@ find_package(fmt REQUIRED)
 
 if(DCR_DEVELOPER_MODE)
   enable_testing()
-  find_package(GTest REQUIRED)
+  if(CMAKE_CROSSCOMPILING)
+    # Debian's libgtest.a can be installed for one architecture at a time; its sources are there.
+    set(INSTALL_GTEST OFF)
+    add_subdirectory(/usr/src/googletest ${CMAKE_BINARY_DIR}/googletest EXCLUDE_FROM_ALL)
+  else()
+    find_package(GTest REQUIRED)
+  endif()
 endif()

@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "dcr/options.h"
 #include "dcr/status.h"
 #include "dcr/tensor.h"
 
@@ -26,9 +27,6 @@ namespace dcr {
 
 class CancelToken;
 class FileSystem;
-
-// The format version that this build writes and reads (docs/FORMAT.md).
-inline constexpr std::uint32_t kFormatVersion = 0;
 
 struct Progress {
   const char* stage;         // "diff", "check", "apply", "verify"

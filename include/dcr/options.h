@@ -6,6 +6,9 @@
 
 namespace dcr {
 
+// The format version that this build writes and reads (docs/FORMAT.md).
+inline constexpr std::uint32_t kFormatVersion = 0;
+
 // How a change is written into the resident bits (paper §5; docs/FORMAT.md "Encodings"). The
 // numbers are on the wire.
 enum class Encoding : std::uint8_t {

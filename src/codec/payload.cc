@@ -8,7 +8,7 @@
 #include "codec/compress.h"
 #include "codec/container.h"
 #include "codec/item_parser.h"
-#include "dcr/delta.h"
+#include "dcr/options.h"
 
 namespace dcr {
 namespace {

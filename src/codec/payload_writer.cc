@@ -6,7 +6,7 @@
 #include "codec/compress.h"
 #include "codec/container.h"
 #include "codec/payload.h"
-#include "dcr/delta.h"
+#include "dcr/options.h"
 
 namespace dcr {
 

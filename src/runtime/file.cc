@@ -45,7 +45,8 @@ auto uninterrupted(Call call) {
 // A path from outside that holds a NUL would be cut short by the system and name another file.
 Status check_path(const char* verb, const std::string& path) {
   if (path.find('\0') == std::string::npos) return {};
-  return {Code::kInvalidArgument, std::string("cannot ") + verb + " " + std::string(path.c_str()) +
+  return {Code::kInvalidArgument, std::string("cannot ") + verb + " " +
+                                      path.substr(0, path.find('\0')) +
                                       "…: the path contains a NUL byte"};
 }
 
@@ -302,7 +303,7 @@ std::string parent_path(const std::string& path) {
 }
 
 std::string base_name(const std::string& path) {
-  const std::string trimmed = without_trailing_slashes(path);
+  std::string trimmed = without_trailing_slashes(path);
   if (trimmed == "/") return trimmed;
   return trimmed.substr(trimmed.rfind('/') + 1);  // npos + 1 is 0: the whole
 }

@@ -276,6 +276,7 @@ TEST(OrderedMapTest, ManyShortMapsOnOneExecutor) {
 TEST(OrderedMapTest, SeveralCallersShareAnExecutor) {
   const auto executor = make_executor(3);
   std::vector<std::thread> callers;
+  callers.reserve(4);
   std::atomic<std::uint64_t> total{0};
   for (int caller = 0; caller < 4; ++caller) {
     callers.emplace_back([&] {

@@ -1,0 +1,42 @@
+# The short names of everything that is done here; docs/HACKING.md says more.
+# `make` builds the programs to build/release/bin/.
+
+.PHONY: release setup test test-arm64 lint demo fuzz bench clean
+
+release:
+	cmake --preset release
+	cmake --build --preset release
+
+setup:
+	tools/setup.sh
+
+# All that proves it: the release build's tests whole, the same thinned under AddressSanitizer and
+# UndefinedBehaviorSanitizer, and those labelled `threads` under ThreadSanitizer.
+test: setup
+	tools/test.sh release dev tsan
+
+test-arm64:
+	tools/setup.sh arm64
+	tools/test.sh arm64
+
+lint: setup
+	tools/lint.sh
+
+demo: setup release
+	demo/run.sh
+
+# FUZZ_SECONDS for each target.
+FUZZ_SECONDS ?= 300
+fuzz: setup
+	tools/fuzz.sh $(FUZZ_SECONDS)
+
+bench: setup release
+	build/release/bin/dcr-bench codec
+	build/release/bin/dcr-bench payload
+	build/release/bin/dcr-bench construct
+	build/release/bin/dcr-bench decode
+	build/release/bin/dcr-bench apply
+	build/release/bin/dcr-bench tools
+
+clean:
+	rm -rf build
