@@ -59,68 +59,102 @@ std::uint64_t tail_mask(const std::uint8_t* old_words, const std::uint8_t* new_w
   return mask;
 }
 
-// Where scan_words writes, and how many equal words precede the current step.
+// Where scan_words writes next, and the positions (words scanned so far) of the current step and
+// after the last change.
 template <typename Word>
 struct ScanOutput {
   std::uint32_t* gaps;
   Word* values;
-  std::uint64_t unchanged;
+  std::uint64_t position;
+  std::uint64_t after_last;
 };
 
-// Writes the changes of one step of `step_words` words.
+// Changes that one group of `emit` writes.
+constexpr std::size_t kGroup = 4;
+// How far ahead both inputs are fetched: two pages. Hardware prefetchers stop at the end of a page,
+// and the work on changes leaves too few loads in flight to hide what that costs.
+constexpr std::size_t kPrefetchBytes = 8192;
+// Steps whose masks are made before any of them is looked at.
+constexpr std::size_t kGroupSteps = 4;
+
+// Writes the changes of one step. Whole groups are written without a test per change, also where
+// the step has fewer: what lies past the last change is overwritten by the next step, which is
+// cheaper than a mispredicted branch.
 template <Encoding kEncoding, typename Word>
-HWY_INLINE void emit(std::uint64_t mask, std::uint64_t step_words, const std::uint8_t* old_words,
+HWY_INLINE void emit(std::uint64_t mask, const std::uint8_t* old_words,
                      const std::uint8_t* new_words, ScanOutput<Word>* out) {
-  if (mask == 0) {
-    out->unchanged += step_words;
-    return;
-  }
-  std::uint64_t before = 0 - out->unchanged;  // position after the last change, mod 2^64
-  const std::uint64_t after = 64 - static_cast<std::uint64_t>(std::countl_zero(mask));
   const std::size_t count = static_cast<std::size_t>(std::popcount(mask));
-  std::uint32_t* gaps = out->gaps;
-  Word* values = out->values;
-  const auto write_one = [&](std::size_t k) {
-    const std::uint64_t position = static_cast<std::uint64_t>(std::countr_zero(mask)) & 63;
-    gaps[k] = static_cast<std::uint32_t>(position - before);
-    values[k] = encode_word(kEncoding, load_word<Word>(old_words, position),
-                            load_word<Word>(new_words, position));
-    before = position + 1;
-    mask &= mask - 1;
-  };
-  // Groups without a test between them: past the last change a group scribbles on entries that the
-  // next step overwrites, which is cheaper than a mispredicted branch.
-  std::size_t k = 0;
+  const std::uint64_t end = out->position + 64 - static_cast<std::uint64_t>(std::countl_zero(mask));
+  const std::uint64_t after_step = count == 0 ? out->after_last : end;
+  std::uint64_t after_last = out->after_last;
+  std::size_t written = 0;
   do {
-    write_one(k);
-    write_one(k + 1);
-    k += 2;
-  } while (k < count);
+    for (std::size_t i = 0; i < kGroup; ++i) {
+      const std::uint64_t index = static_cast<std::uint64_t>(std::countr_zero(mask)) & 63;
+      const std::uint64_t position = out->position + index;
+      out->gaps[written] = static_cast<std::uint32_t>(position - after_last);
+      out->values[written] = encode_word(kEncoding, load_word<Word>(old_words, index),
+                                         load_word<Word>(new_words, index));
+      after_last = position + 1;
+      mask &= mask - 1;
+      ++written;
+    }
+  } while (written < count);
   out->gaps += count;
   out->values += count;
-  out->unchanged = step_words - after;
+  out->after_last = after_step;
+}
+
+template <Encoding kEncoding, typename Word>
+HWY_INLINE void scan_row(const std::uint8_t* old_words, const std::uint8_t* new_words,
+                         std::uint64_t count, ScanOutput<Word>* out) {
+  constexpr std::size_t kStepBytes = kStepWords * sizeof(Word);
+  std::uint64_t left = count;
+  for (; left >= kGroupSteps * kStepWords; left -= kGroupSteps * kStepWords) {
+    std::uint64_t masks[kGroupSteps];
+    std::uint64_t any = 0;
+    for (std::size_t i = 0; i < kGroupSteps; ++i) {
+      for (std::size_t line = 0; line < kStepBytes; line += 64) {
+        __builtin_prefetch(old_words + i * kStepBytes + line + kPrefetchBytes);
+        __builtin_prefetch(new_words + i * kStepBytes + line + kPrefetchBytes);
+      }
+      masks[i] = difference_mask<Word>(old_words + i * kStepBytes, new_words + i * kStepBytes);
+      any |= masks[i];
+    }
+    if (any == 0) {
+      out->position += kGroupSteps * kStepWords;
+    } else {
+      for (std::size_t i = 0; i < kGroupSteps; ++i) {
+        emit<kEncoding>(masks[i], old_words + i * kStepBytes, new_words + i * kStepBytes, out);
+        out->position += kStepWords;
+      }
+    }
+    old_words += kGroupSteps * kStepBytes;
+    new_words += kGroupSteps * kStepBytes;
+  }
+  while (left > 0) {
+    const std::uint64_t part = std::min<std::uint64_t>(left, kStepWords);
+    const std::uint64_t mask = part == kStepWords ? difference_mask<Word>(old_words, new_words)
+                                                  : tail_mask<Word>(old_words, new_words, part);
+    if (mask != 0) emit<kEncoding>(mask, old_words, new_words, out);
+    out->position += part;
+    old_words += part * sizeof(Word);
+    new_words += part * sizeof(Word);
+    left -= part;
+  }
 }
 
 template <Encoding kEncoding, typename Word>
 std::size_t scan_words(const ScanBox& box, std::uint64_t* unchanged, std::uint32_t* gaps,
                        Word* values) {
-  ScanOutput<Word> out{gaps, values, *unchanged};
+  // Positions start at the words that were equal before the box, so that the first gap includes
+  // them.
+  ScanOutput<Word> out{gaps, values, *unchanged, 0};
   for (std::uint64_t row = 0; row < box.rows; ++row) {
-    const std::uint8_t* old_words = box.old_words + row * box.old_row_stride_bytes;
-    const std::uint8_t* new_words = box.new_words + row * box.new_row_stride_bytes;
-    std::uint64_t left = box.row_words;
-    for (; left >= kStepWords; left -= kStepWords) {
-      const std::uint64_t mask = difference_mask<Word>(old_words, new_words);
-      emit<kEncoding>(mask, kStepWords, old_words, new_words, &out);
-      old_words += kStepWords * sizeof(Word);
-      new_words += kStepWords * sizeof(Word);
-    }
-    if (left != 0) {
-      const std::uint64_t mask = tail_mask<Word>(old_words, new_words, left);
-      emit<kEncoding>(mask, left, old_words, new_words, &out);
-    }
+    scan_row<kEncoding>(box.old_words + row * box.old_row_stride_bytes,
+                        box.new_words + row * box.new_row_stride_bytes, box.row_words, &out);
   }
-  *unchanged = out.unchanged;
+  *unchanged = out.position - out.after_last;
   return static_cast<std::size_t>(out.gaps - gaps);
 }
 
@@ -286,16 +320,16 @@ void join_planes(unsigned width, const std::uint8_t* const* planes, std::size_t 
 }
 
 std::size_t narrow_gaps(const std::uint32_t* gaps, std::size_t count, std::uint8_t* out) {
-  constexpr std::size_t kGroup = 64;
+  constexpr std::size_t kNarrowGroup = 64;
   std::size_t taken = 0;
-  while (taken + kGroup <= count) {
+  while (taken + kNarrowGroup <= count) {
     std::uint32_t largest = 0;
-    for (std::size_t i = 0; i < kGroup; ++i) largest = std::max(largest, gaps[taken + i]);
+    for (std::size_t i = 0; i < kNarrowGroup; ++i) largest = std::max(largest, gaps[taken + i]);
     if (largest >= 255) break;
-    for (std::size_t i = 0; i < kGroup; ++i) {
+    for (std::size_t i = 0; i < kNarrowGroup; ++i) {
       out[taken + i] = static_cast<std::uint8_t>(gaps[taken + i]);
     }
-    taken += kGroup;
+    taken += kNarrowGroup;
   }
   while (taken < count && gaps[taken] < 255) {
     out[taken] = static_cast<std::uint8_t>(gaps[taken]);
