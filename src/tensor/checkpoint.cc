@@ -18,7 +18,8 @@ namespace {
 constexpr std::string_view kIndexName = "model.safetensors.index.json";
 constexpr std::string_view kSingleName = "model.safetensors";
 constexpr std::string_view kWeightsSuffix = ".safetensors";
-constexpr std::string_view kJournalSuffix = ".dcr-journal";  // docs/FORMAT.md "Journal"
+// What an interrupted run leaves beside a file has this in its name (docs/FORMAT.md "Journal").
+constexpr std::string_view kLeftovers[] = {".dcr-journal", ".dcr-partial", ".dcr-replaced"};
 constexpr std::string_view kPickleSuffixes[] = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"};
 
 using WeightMap = std::map<std::string, std::string>;
@@ -352,7 +353,9 @@ class Opener {
     for (const std::string_view suffix : kPickleSuffixes) {
       if (entry.name.ends_with(suffix)) return "pickle";
     }
-    if (entry.name.ends_with(kJournalSuffix)) return "journal of an unfinished application";
+    for (const std::string_view part : kLeftovers) {
+      if (entry.name.find(part) != std::string::npos) return "left by an interrupted run of dcr";
+    }
     static_assert(kCarriedFileBytesMax == 64 * kMiB);  // the words below
     return entry.info.size > kCarriedFileBytesMax ? "above 64 MiB" : nullptr;
   }

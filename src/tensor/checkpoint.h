@@ -47,7 +47,7 @@ struct OtherFile {
 
 // An entry of the directory that is left out of deltas, with the reason: "above 64 MiB", "pickle",
 // "safetensors file outside the index", "second safetensors file", "directory", "symlink to a
-// directory", "symlink to nothing", "not a regular file", "journal of an unfinished application".
+// directory", "symlink to nothing", "not a regular file", "left by an interrupted run of dcr".
 struct LeftOutFile {
   std::string name;
   std::string reason;

@@ -19,6 +19,7 @@ ByteSpan span_of(std::string_view text) {
 // A safetensors file with one U8 tensor of the given content per name.
 Bytes weights(const std::map<std::string, std::string>& tensors) {
   std::vector<TensorEntry> entries;
+  entries.reserve(tensors.size());
   for (const auto& [name, data] : tensors) {
     entries.push_back({name, Dtype::kU8, {data.size()}, 0, 0});
   }
@@ -31,7 +32,9 @@ Bytes weights(const std::map<std::string, std::string>& tensors) {
 
 std::string index_of(const std::map<std::string, std::string>& map) {
   std::string json = R"({"metadata":{"total_size":1.5e3,"nested":[{"x":null}]},"weight_map":{)";
-  for (const auto& [tensor, file] : map) json += "\"" + tensor + "\":\"" + file + "\",";
+  for (const auto& [tensor, file] : map) {
+    json.append("\"").append(tensor).append("\":\"").append(file).append("\",");
+  }
   json.back() = '}';
   return json + "}";
 }
@@ -127,6 +130,7 @@ TEST_F(CheckpointTest, SaysWhatIsLeftOutAndWhy) {
   directory_.put("a.ckpt", "x");
   directory_.put("a.pth", "x");
   directory_.put("m-1.safetensors.dcr-journal", "x");
+  directory_.put("config.json.dcr-partial.1", "x");
   directory_.put("limit.txt", "");
   directory_.put("large.txt", "");
   std::filesystem::resize_file(directory_.at("limit.txt"), kCarriedFileBytesMax);
@@ -150,9 +154,10 @@ TEST_F(CheckpointTest, SaysWhatIsLeftOutAndWhy) {
             "a.ckpt: pickle\n"
             "a.pkl: pickle\n"
             "a.pth: pickle\n"
+            "config.json.dcr-partial.1: left by an interrupted run of dcr\n"
             "fifo: not a regular file\n"
             "large.txt: above 64 MiB\n"
-            "m-1.safetensors.dcr-journal: journal of an unfinished application\n"
+            "m-1.safetensors.dcr-journal: left by an interrupted run of dcr\n"
             "model.safetensors: safetensors file outside the index\n"
             "optimizer.pt: pickle\n"
             "pytorch_model.bin: pickle\n"
