@@ -48,7 +48,7 @@ Status for_each_dirty_run(const ItemView& item, std::uint64_t start, std::uint64
     for (std::size_t i = 0; i < block.count; ++i) {
       const std::uint64_t first = start + block.positions[i] * width;
       const std::uint64_t page = first - first % kPageBytes;
-      if (page >= run_end) {
+      if (run_end == 0 || page > run_end) {
         if (run_end > run_begin) DCR_TRY(visit(run_begin - start, run_end - start));
         run_begin = std::max(page, start);
       }

@@ -11,7 +11,7 @@
 namespace dcr {
 namespace {
 
-constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
+constexpr std::string_view kIndexName = "model.safetensors.index.json";
 
 Status tensor_mismatch(const DeltaReader& delta, const std::string& name, const std::string& what) {
   return {Code::kMismatch,
@@ -65,12 +65,7 @@ class Planner {
       }
       if (!file.in_target) DCR_TRY(plan_other_removal(file));
     }
-    // Old shards, whether the delta's base had them under these names or not.
-    for (const CheckpointFile& file : disk_.checkpoint.files) {
-      if (!disk_.checkpoint.directory) break;
-      const DeltaFile* target = find_file(file.name);
-      if (target == nullptr || !target->in_target) plan_.removals.push_back(file.name);
-    }
+    plan_weights_removals();
     std::stable_sort(
         plan_.beside.begin(), plan_.beside.end(),
         [this](const BesideFile& a, const BesideFile& b) { return rank(a) < rank(b); });
@@ -106,22 +101,24 @@ class Planner {
                              "is neither the base's nor the target's, and would be replaced");
       }
       beside.permissions = info->permissions;
-    } else if (file.in_base && file.role == FileRole::kOther) {
+    } else if (file.in_base && file.role == FileRole::kOther && file.name != kIndexName) {
       return file_mismatch(delta_, file.name, "of the base is missing");
     }
     plan_.beside.push_back(std::move(beside));
     return {};
   }
 
-  // Weights are known by their tensors, whichever way they are sharded; other files by content.
+  // Weights are known by their tensors, whichever way they are sharded, and with them the index,
+  // which says no more than their headers; other files by content.
   bool may_replace(const DeltaFile& file) const {
     if (file.role == FileRole::kWeights) return weights_on_disk(file) != nullptr;
     const auto found = disk_.others.find(file.name);
+    if (file.name == kIndexName) return found != disk_.others.end();
     return file.in_base && found != disk_.others.end() && found->second == file.base_digest;
   }
 
   Status plan_other_removal(const DeltaFile& file) {
-    if (file.role != FileRole::kOther) return {};
+    if (file.role != FileRole::kOther || file.name == kIndexName) return {};
     const auto found = disk_.others.find(file.name);
     if (found == disk_.others.end()) return {};
     if (found->second != file.base_digest) {
@@ -169,6 +166,18 @@ class Planner {
     return tensor_mismatch(delta_, tensor.name, "differs from the base, and from the target");
   }
 
+  // The old index and shards, whether the delta's base had them under these names or not.
+  void plan_weights_removals() {
+    if (!disk_.checkpoint.directory) return;
+    const auto remove = [this](const std::string& name) {
+      const DeltaFile* target = find_file(name);
+      if (target == nullptr || !target->in_target) plan_.removals.push_back(name);
+    };
+    const std::string index(kIndexName);
+    if (disk_.others.contains(index)) remove(index);
+    for (const CheckpointFile& file : disk_.checkpoint.files) remove(file.name);
+  }
+
   const DeltaFile* find_file(std::string_view name) const {
     const auto found = std::lower_bound(
         footer_.files.begin(), footer_.files.end(), name,
@@ -193,7 +202,7 @@ class Planner {
   int rank(const BesideFile& beside) const {
     const DeltaFile& file = footer_.files[beside.file];
     if (file.role == FileRole::kWeights) return 0;
-    return file.name.ends_with(kIndexSuffix) ? 2 : 1;
+    return file.name == kIndexName ? 2 : 1;
   }
 
   const Work& work_;
@@ -273,7 +282,8 @@ Status check_chain_files(const std::vector<DeltaReader>& chain) {
           left != nullptr && file.in_base && left->target_digest == file.base_digest;
       const bool at_target =
           left != nullptr && file.in_target && left->target_digest == file.target_digest;
-      const bool needed = file.same_as_base || file.role == FileRole::kOther;
+      const bool needed =
+          file.same_as_base || (file.role == FileRole::kOther && file.name != kIndexName);
       const bool expected = left != nullptr || (file.in_base && file.in_target);
       if (!needed || !expected || at_base || at_target) continue;
       return {Code::kMismatch,

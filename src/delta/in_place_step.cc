@@ -198,7 +198,6 @@ Status confirm_target(const Work& work, const DeltaReader& delta, const std::str
   if (!rest.ok()) return failed(rest.status());
   if (!rest->done()) return failed({Code::kIo, "a part of it is still the base's"});
   *disk = std::move(state).value();
-  DCR_TRY(remove_leftovers(*work.files, disk->checkpoint));
   return remove_journal(*work.files, path);
 }
 

@@ -9,7 +9,7 @@
 namespace dcr {
 namespace {
 
-constexpr std::uint8_t kMagic[8] = {'D', 'C', 'R', 'J', 'R', 'N', 'L', '\n'};
+constexpr std::uint8_t kMagic[8] = {'D', 'C', 'R', 'J', 'O', 'U', 'R', 'N'};
 constexpr std::uint32_t kJournalVersion = 0;
 constexpr std::size_t kDigestBytes = sizeof(Digest);
 constexpr std::uint32_t kJournalPermissions = 0600;
@@ -26,6 +26,7 @@ void put_names(const std::vector<std::string>& names, ByteWriter* writer) {
 
 Status read_names(const char* field, ByteReader* reader, std::vector<std::string>* names) {
   const std::uint32_t count = reader->u32();
+  if (!reader->ok()) return corrupt(std::string(field) + " are missing");
   // A removal for each file of the base and a rename for each of the target.
   if (count > kFilesPerCheckpointMax) return corrupt(std::string("too many ") + field);
   for (std::uint32_t i = 0; i < count; ++i) {
@@ -173,8 +174,9 @@ Status remove_journal(FileSystem& files, const std::string& checkpoint) {
 }
 
 Status remove_if_present(FileSystem& files, const std::string& path) {
-  const Status status = files.remove(path);
-  return status.code() == Code::kNotFound ? Status() : status;
+  const Result<FileInfo> info = files.info(path, false);
+  if (info.ok()) return files.remove(path);
+  return info.status().code() == Code::kNotFound ? Status() : info.status();
 }
 
 }  // namespace dcr
