@@ -192,7 +192,7 @@ class CommandsTest(DcrTest):
         old, new, copy = self.path("step0.st"), self.path("step1.st"), self.path("copy.st")
         delta = self.path("step1.dcr")
         out = self.good("apply", delta, old, "-o", copy)
-        self.assertRegex(out, r"copy\.st: 1 delta applied, .* changed in 6 tensors, .*\n$")
+        self.assertRegex(out, r"copy\.st: 1 delta applied, .* in 6 tensors changed, .*\n$")
         self.assertEqual(content(copy), content(new))
         out = self.good("verify", new, copy, "--files")
         self.assertTrue(out.startswith("equal; 6 tensors, "), out)
@@ -260,8 +260,9 @@ class CommandsTest(DcrTest):
     def test_inspect_shows_its_tables(self):
         self.make_steps(1)
         out = self.good("inspect", self.path("step1.dcr"))
-        for words in ("format version", "Streams of the payloads", "Tensor groups", "model.layers."):
+        for words in ("format version", "Streams of the payloads", "Tensor groups"):
             self.assertIn(words, out)
+        self.assertRegex(out, r"  model\.layers\.\*\.w +2 ")
         self.assertRegex(out.splitlines()[-1], r"step1\.dcr: .* bits per change, checked in ")
 
     def test_directories_sharded_differently(self):
@@ -298,7 +299,8 @@ class CommandsTest(DcrTest):
         names = [name for name in os.listdir(self.path("new")) if name != "optimizer.pt"]
         self.assertEqual(sorted(os.listdir(self.path("copy"))), sorted(names))
         for name in names:
-            self.assertEqual(content(self.path("copy", name)), content(self.path("new", name)), name)
+            made = content(self.path("copy", name))
+            self.assertEqual(made, content(self.path("new", name)), name)
         self.good("verify", self.path("new"), self.path("copy"))
         out = self.good("inspect", self.path("d.dcr"))
         for words in ("config.json", "vocab.txt", "optimizer.pt", "Tensors removed"):

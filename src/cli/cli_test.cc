@@ -287,7 +287,7 @@ TEST_F(CliTest, DiffEndsWithOneLine) {
   Ran ran = run({"diff", "a", "b", "-o", "step.dcr"});
   EXPECT_EQ(ran.exit_code, 0);
   EXPECT_EQ(without_time(ran.out),
-            "step.dcr: 182 kB, 0.800 % of 20.0 M elements changed in 103 tensors, 9.1 bits per "
+            "step.dcr: 182 kB, 0.800 % of 20.0 M elements in 103 tensors changed, 9.1 bits per "
             "change");
   EXPECT_TRUE(ran.out.ends_with("/s)\n")) << ran.out;
   EXPECT_TRUE(ran.err.starts_with("work: 4.00 MB of 4.00 MB (100 %)")) << ran.err;
@@ -345,7 +345,7 @@ TEST_F(CliTest, Apply) {
   library.apply.files = {"config.json", "model.safetensors"};
   Ran ran = run({"apply", "d1", "d2", "a", "-o", "out"});
   EXPECT_EQ(without_time(ran.out),
-            "out: 2 deltas applied, 20.0 k elements changed in 103 tensors, 45.0 MB written");
+            "out: 2 deltas applied, 20.0 k elements in 103 tensors changed, 45.0 MB written");
   auto json = run({"apply", "d1", "d2", "a", "-o", "out", "--json"}).json();
   json.erase("seconds");
   json.erase("peak_rss_bytes");
@@ -415,7 +415,8 @@ TEST_F(CliTest, InspectShowsSections) {
   library.inspect = some_inspection();
   const Ran ran = run({"inspect", "d.dcr"});
   EXPECT_EQ(ran.exit_code, 0);
-  EXPECT_EQ(ran.out.substr(0, ran.out.rfind(" in ")), R"(Delta
+  EXPECT_EQ(ran.out.substr(0, ran.out.rfind(" in ")),
+            R"(Delta
   format version     0
   size               2.00 kB in 1 payload, 2 items
   base               00ff
@@ -444,7 +445,8 @@ Other files and headers (from: "base" equals OLD's, "carried" is in the delta)
 Left out
   model.pt  a pickle
 
-d.dcr: 2.00 kB, 10.0 % of 4000 elements changed in 3 tensors, 40.0 bits per change, 1 tensor added, checked)");
+d.dcr: 2.00 kB, 10.0 % of 4000 elements in 3 tensors changed, )"
+            "40.0 bits per change, 1 tensor added, checked");
 }
 
 TEST_F(CliTest, InspectJson) {

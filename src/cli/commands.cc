@@ -36,7 +36,7 @@ std::string delta_summary(const std::string& path, const AnyResult& result) {
                         counted(result.tensors, "tensor"));
   } else {
     text += fmt::format(
-        "{} of {} changed in {}, {:.1f} bits per change",
+        "{} of {} in {} changed, {:.1f} bits per change",
         percent_text(result.changed, result.elements), counted(result.elements, "element"),
         counted(result.tensors, "tensor"),
         8.0 * static_cast<double>(result.delta_bytes) / static_cast<double>(result.changed));
@@ -80,7 +80,7 @@ Outcome apply_outcome(const CommandLine& line, const ApplyResult& result,
   } else {
     if (result.replayed_journal) outcome.text += "interrupted run completed, ";
     outcome.text +=
-        fmt::format("{} applied, {} changed in {}, {} written",
+        fmt::format("{} applied, {} in {} changed, {} written",
                     counted(line.deltas.size(), "delta"), counted(result.changed, "element"),
                     counted(result.tensors, "tensor"), bytes_text(result.bytes_written));
   }
