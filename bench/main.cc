@@ -32,7 +32,8 @@ struct Request {
 struct Options {
   CodecOptions codec;
   PayloadOptions payload;
-  SpeedOptions speed;
+  SpeedOptions construct;
+  SpeedOptions coding;
   SpeedOptions apply;
   ToolsOptions tools;
 };
@@ -98,21 +99,21 @@ void add_speed_commands(CLI::App& app, Request& request, Options& options) {
   add("construct",
       "GB of NEW per second on one core: a pass that only reads both inputs, the scan alone, and "
       "the whole construction (scan, encode, compress, payload digest)",
-      run_construct, options.speed);
+      run_construct, options.construct);
   add("encode",
       "From arrays of changes to a compressed body, ours against the paper's layout with zstd "
       "level 1; our digest is measured beside and taken off",
-      run_encode, options.speed);
+      run_encode, options.coding);
   add("decode",
       "From a compressed body to arrays of positions and words: ours with all its checks against "
       "the paper's layout; our digest is measured beside and taken off",
-      run_decode, options.speed);
+      run_decode, options.coding);
   add("apply",
       "Items applied straight to the weights, against a scratch that is filled, scattered into "
       "and folded in by a pass over the whole tensor",
       run_apply, options.apply);
   add("threads", "Whole construction and the read-only pass: two threads against one", run_threads,
-      options.speed);
+      options.construct);
 }
 
 void add_tools_command(CLI::App& app, Request& request, Options& options) {
@@ -146,6 +147,7 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   Request request;
   Options options;
+  options.coding.rates = {0.001, 0.01, 0.023, 0.05};
   options.apply.elements = std::uint64_t{256} << 20;
   std::error_code unknown;  // then the name alone, looked up in PATH
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", unknown);
