@@ -20,8 +20,6 @@
 namespace dcr {
 namespace {
 
-static_assert(kFormatVersion == kDeltaFormatVersion);
-
 constexpr unsigned kThreadsMax = 1024;
 constexpr std::size_t kDifferencesKept = 100;
 
@@ -215,7 +213,7 @@ Result<InspectResult> inspect(const std::string& delta, const DeltaOptions& opti
   DCR_ASSIGN(DeltaContents contents, read_contents(session->work(), reader));
   const DeltaFooter& footer = reader.footer();
   InspectResult result;
-  result.format_version = kDeltaFormatVersion;
+  result.format_version = kFormatVersion;
   result.delta_bytes = reader.file_bytes();
   result.payloads = footer.payloads.size();
   std::tie(result.tensors, result.elements) = count_common(footer);

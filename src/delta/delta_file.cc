@@ -26,7 +26,7 @@ Bytes prologue_bytes() {
   Bytes bytes;
   ByteWriter out(&bytes);
   out.text(kMagic);
-  out.u32(kDeltaFormatVersion);
+  out.u32(kFormatVersion);
   out.u32(0);
   DCR_ASSERT(bytes.size() == kDeltaPrologueBytes);
   return bytes;
@@ -46,10 +46,10 @@ bool all_zero(ByteSpan bytes) {
 }
 
 Status check_version(std::uint32_t version) {
-  if (version == kDeltaFormatVersion) return {};
+  if (version == kFormatVersion) return {};
   return {Code::kUnsupported, "delta format version " + std::to_string(version) +
                                   " is not known to this build, which reads version " +
-                                  std::to_string(kDeltaFormatVersion)};
+                                  std::to_string(kFormatVersion)};
 }
 
 Status check_prologue(ByteSpan prologue) {
@@ -158,7 +158,7 @@ Result<std::uint64_t> DeltaWriter::finish(DeltaFooter* footer, Digest* id) {
   out.zeros(7);
   *id = trailer_digest(prologue_bytes(), encoded, trailer);
   out.bytes(*id);
-  out.u32(kDeltaFormatVersion);
+  out.u32(kFormatVersion);
   out.zeros(4);
   out.text(kTrailerMagic);
   DCR_ASSERT(trailer.size() == kDeltaTrailerBytes);

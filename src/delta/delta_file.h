@@ -11,6 +11,7 @@
 #include "base/digest.h"
 #include "base/limits.h"
 #include "codec/payload.h"
+#include "dcr/options.h"
 #include "dcr/ports.h"
 #include "dcr/status.h"
 #include "dcr/tensor.h"
@@ -20,7 +21,6 @@
 namespace dcr {
 
 // docs/FORMAT.md "Delta file".
-inline constexpr std::uint32_t kDeltaFormatVersion = 0;
 inline constexpr std::uint64_t kDeltaPrologueBytes = 16;
 inline constexpr std::uint64_t kDeltaTrailerBytes = 56;
 // Input bytes of a payload's items. Small, so that a payload can be decoded within the memory bound
