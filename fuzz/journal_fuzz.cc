@@ -1,5 +1,5 @@
-// A journal without its digest, which is put behind it so that the fields are looked at. Whatever is
-// accepted must be written again as the same bytes.
+// A journal without its digest, which is put behind it so that the fields are looked at. Whatever
+// is accepted must be written again as the same bytes.
 #include <cstdint>
 
 #include "base/assert.h"

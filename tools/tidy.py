@@ -112,7 +112,7 @@ TESTED_BY = {
     "src/codec/item_parser.cc": ("src/codec/item_test.cc", "part of item.h"),
     "src/codec/item_reader.cc": ("src/codec/item_test.cc", "tested as a round trip"),
     "src/codec/payload_writer.cc": ("src/codec/payload_test.cc", "tested as a round trip"),
-    "src/delta/compose.cc": ("src/delta/apply_test.cc", "a chain is composed by apply"),
+    "src/delta/compose.cc": ("src/delta/in_place_test.cc", "what is shown before a write"),
     "src/delta/contents.cc": ("src/delta/delta_file_test.cc", "part of a delta file"),
     "src/delta/footer.cc": ("src/delta/delta_file_test.cc", "part of a delta file"),
     "src/delta/footer_parser.cc": ("src/delta/delta_file_test.cc", "part of a delta file"),

@@ -96,7 +96,7 @@ class Composer {
     for (const Step& step : steps_) bytes_max = std::max(bytes_max, step.bytes);
     const std::uint64_t window =
         pieces_in_flight(*work_.executor, work_.memory_bytes_max / kPiecesShare, bytes_max);
-    const Status status = ordered_map<ComposedPiece>(
+    Status status = ordered_map<ComposedPiece>(
         *work_.executor, steps_.size(), window, work_.cancel,
         [this](std::uint64_t index) { return make(steps_[static_cast<std::size_t>(index)]); },
         [this](std::uint64_t, ComposedPiece&& piece) { return visit_(std::move(piece)); });

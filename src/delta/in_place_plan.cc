@@ -224,7 +224,6 @@ Result<DiskState> read_disk_state(const Work& work, const char* stage, const std
     disk.prefixes.push_back(blake2b(file.prefix));
   }
   for (const OtherFile& other : disk.checkpoint.others) {
-    if (other.name.ends_with(kBesideSuffix)) continue;
     DCR_ASSIGN(const Bytes content,
                read_file(*work.files, join_path(path, other.name), kCarriedFileBytesMax));
     disk.others.emplace(other.name, blake2b(content));

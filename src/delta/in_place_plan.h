@@ -14,7 +14,7 @@
 
 namespace dcr {
 
-// The suffix of files that are written beside and then renamed.
+// The suffix of files that are written beside and then renamed; open_checkpoint leaves them out.
 inline constexpr const char* kBesideSuffix = ".dcr-new";
 
 // A checkpoint, open for writing, with the digests of all that deltas speak of.
@@ -22,7 +22,7 @@ struct DiskState {
   Checkpoint checkpoint;
   std::vector<Digest> tensors;           // of Checkpoint::tensors
   std::vector<Digest> prefixes;          // of Checkpoint::files
-  std::map<std::string, Digest> others;  // of Checkpoint::others, by name; not kBesideSuffix
+  std::map<std::string, Digest> others;  // of Checkpoint::others, by name
 };
 
 // Opens and digests the checkpoint. Tensors in `known` are not read: the caller vouches for them.

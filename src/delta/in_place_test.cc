@@ -24,7 +24,7 @@ void expect_untouched(const Scenario& scenario, FaultFileSystem& files, MemoryFi
 Status refused(const Scenario& scenario, MemoryFileSystem& disk) {
   FaultFileSystem files(disk);
   const std::map<std::string, Bytes> before = disk.all();
-  const Status status = run_in_place(files, scenario.deltas).status();
+  Status status = run_in_place(files, scenario.deltas).status();
   EXPECT_EQ(files.operations(), 0u) << files.trace()[0];
   EXPECT_EQ(disk.all(), before);
   return status;

@@ -19,7 +19,8 @@ constexpr std::string_view kIndexName = "model.safetensors.index.json";
 constexpr std::string_view kSingleName = "model.safetensors";
 constexpr std::string_view kWeightsSuffix = ".safetensors";
 // What an interrupted run leaves beside a file has this in its name (docs/FORMAT.md "Journal").
-constexpr std::string_view kLeftovers[] = {".dcr-journal", ".dcr-partial", ".dcr-replaced"};
+constexpr std::string_view kLeftovers[] = {".dcr-journal", ".dcr-new", ".dcr-partial",
+                                           ".dcr-replaced"};
 constexpr std::string_view kPickleSuffixes[] = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"};
 
 using WeightMap = std::map<std::string, std::string>;

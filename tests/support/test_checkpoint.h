@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/assert.h"
@@ -55,11 +56,16 @@ inline Bytes weights_file(const TestCheckpoint& checkpoint, unsigned shard) {
 inline std::map<std::string, Bytes> TestCheckpoint::files(const std::string& path) const {
   if (!directory) return {{path, weights_file(*this, 0)}};
   std::map<std::string, Bytes> result;
-  for (const auto& [name, content] : others) result[path + "/" + name] = text_bytes(content);
+  const auto add = [&](const std::string& name, Bytes content) {
+    std::string at = path;
+    at.append("/").append(name);
+    result[at] = std::move(content);
+  };
+  for (const auto& [name, content] : others) add(name, text_bytes(content));
   unsigned shards = 0;
   for (const auto& [name, tensor] : tensors) shards = std::max(shards, tensor.shard + 1);
   if (shards <= 1) {
-    result[path + "/model.safetensors"] = weights_file(*this, 0);
+    add("model.safetensors", weights_file(*this, 0));
     return result;
   }
   std::string map;
@@ -67,11 +73,10 @@ inline std::map<std::string, Bytes> TestCheckpoint::files(const std::string& pat
     const std::string file = "model-" + std::to_string(tensor.shard + 1) + "-of-" +
                              std::to_string(shards) + ".safetensors";
     if (!map.empty()) map += ",";
-    map += "\"" + name + "\":\"" + file + "\"";
-    result[path + "/" + file] = weights_file(*this, tensor.shard);
+    map.append("\"").append(name).append("\":\"").append(file).append("\"");
+    add(file, weights_file(*this, tensor.shard));
   }
-  result[path + "/model.safetensors.index.json"] =
-      text_bytes("{\"metadata\":{},\"weight_map\":{" + map + "}}");
+  add("model.safetensors.index.json", text_bytes("{\"metadata\":{},\"weight_map\":{" + map + "}}"));
   return result;
 }
 
