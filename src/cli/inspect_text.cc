@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "cli/text.h"
@@ -50,8 +50,7 @@ std::string groups_text(const InspectResult& result) {
   if (result.groups.empty()) return {};
   std::vector<GroupInfo> groups = result.groups;
   std::sort(groups.begin(), groups.end(), [](const GroupInfo& a, const GroupInfo& b) {
-    return std::pair(b.raw_bytes, std::string_view(a.name)) <
-           std::pair(a.raw_bytes, std::string_view(b.name));
+    return std::tie(b.raw_bytes, a.name) < std::tie(a.raw_bytes, b.name);
   });
   std::uint64_t total = 0;
   for (const GroupInfo& group : groups) total += group.raw_bytes;
