@@ -236,27 +236,19 @@ class Composer {
     return {};
   }
 
-  // Cuts the first axis of `smaller` into steps of the larger stride and what is left of it. Empty
-  // if that is no gain.
+  // Cuts the first axis of `smaller` into steps of the larger stride and what is left behind them.
+  // Empty if that is no gain.
   static std::vector<Side> cut(const Side& larger, const Side& smaller) {
     if (smaller.axes.empty()) return {};
     const Axis& axis = smaller.axes[0];
     const Int stride = larger.axes[0].stride;
     if (stride % axis.stride != 0) return {};
     const Int per_step = stride / axis.stride;
-    const Int distance = (larger.base - smaller.base) % stride;
-    const Int ahead = distance < 0 ? distance + stride : distance;
-    // Steps from the beginning on, unless they would cut what `larger` has within a step in two.
-    const bool whole = ahead + larger.at(0).reach() < stride;
-    const Int head = whole ? 0 : ceil_divide(ahead, axis.stride) % per_step;
-    const Int steps = (axis.size - head) / per_step;
+    const Int steps = axis.size / per_step;
     if (steps < 2) return {};
-    std::vector<Side> parts;
-    if (head > 0) parts.push_back(smaller.range(0, head));
-    Side middle = smaller.range(head, per_step);
-    middle.axes.insert(middle.axes.begin(), {steps, stride, axis.far * per_step});
-    parts.push_back(std::move(middle));
-    const Int done = head + steps * per_step;
+    std::vector<Side> parts = {smaller.range(0, per_step)};
+    parts[0].axes.insert(parts[0].axes.begin(), {steps, stride, axis.far * per_step});
+    const Int done = steps * per_step;
     if (done < axis.size) parts.push_back(smaller.range(done, axis.size - done));
     return parts;
   }
