@@ -12,13 +12,15 @@
 
 namespace dcr {
 
-Result<ProcessRun> run_process(const std::vector<std::string>& command) {
+Result<ProcessRun> run_process(const std::vector<std::string>& command, const std::string& log) {
   std::vector<char*> words;
   for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
   words.push_back(nullptr);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, log.c_str(),
+                                   O_WRONLY | O_CREAT | O_TRUNC, 0600);
   const auto start = std::chrono::steady_clock::now();
   pid_t pid = 0;
   const int failure = posix_spawnp(&pid, words[0], &actions, nullptr, words.data(), environ);

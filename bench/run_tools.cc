@@ -108,14 +108,17 @@ struct Outcome {
   std::uint64_t diff_peak_bytes = 0, apply_peak_bytes = 0;
 };
 
-Result<ProcessRun> run_checked(const Command& command) {
+Result<ProcessRun> run_checked(const Command& command, const std::string& directory) {
+  const std::string log = join_path(directory, "stderr");
   // What the program before left to be written must not slow this one down.
   ::sync();
-  DCR_ASSIGN(const ProcessRun run, run_process(command));
+  DCR_ASSIGN(const ProcessRun run, run_process(command, log));
   if (run.exit_code == 0) return run;
   std::string line;
   for (const std::string& word : command) line += word + " ";
-  return Status(Code::kIo, fmt::format("exit code {} of: {}", run.exit_code, line));
+  DCR_ASSIGN(const Bytes words, read_file(posix_file_system(), log, kMiB));
+  return Status(Code::kIo, fmt::format("exit code {} of: {}\n{}", run.exit_code, line,
+                                       std::string(words.begin(), words.end())));
 }
 
 // One delta made and applied, the result compared byte for byte and removed again.
@@ -124,8 +127,8 @@ Status measure_one(const Tool& tool, const std::string& before, const std::strin
                    Outcome* outcome) {
   const std::string delta = join_path(directory, "delta");
   const std::string output = join_path(directory, shards.empty() ? "out.safetensors" : "out");
-  DCR_ASSIGN(const ProcessRun made, run_checked(tool.diff(before, after, delta)));
-  DCR_ASSIGN(const ProcessRun applied, run_checked(tool.apply(before, delta, output)));
+  DCR_ASSIGN(const ProcessRun made, run_checked(tool.diff(before, after, delta), directory));
+  DCR_ASSIGN(const ProcessRun applied, run_checked(tool.apply(before, delta, output), directory));
   outcome->diff_seconds += made.seconds;
   outcome->apply_seconds += applied.seconds;
   outcome->diff_peak_bytes = std::max(outcome->diff_peak_bytes, made.peak_rss_bytes);
