@@ -7,7 +7,8 @@
 namespace dcr {
 
 [[noreturn]] inline void assertion_failed(const char* expression, const char* file, int line) {
-  std::fprintf(stderr, "dcr: assertion failed: %s (%s:%d)\n", expression, file, line);
+  static_cast<void>(
+      std::fprintf(stderr, "dcr: assertion failed: %s (%s:%d)\n", expression, file, line));
   std::abort();
 }
 
