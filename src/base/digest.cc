@@ -29,8 +29,8 @@ struct Blake2b::State {
 
 Blake2b::Blake2b(ByteSpan key) : state_(std::make_unique<State>()) {
   // Idempotent and thread-safe; it picks the fastest implementation for this CPU.
-  static const int initialised = sodium_init();
-  DCR_ASSERT(initialised >= 0);
+  static const int kInitialised = sodium_init();
+  DCR_ASSERT(kInitialised >= 0);
   DCR_ASSERT(key.empty() || (key.size() >= crypto_generichash_KEYBYTES_MIN &&
                              key.size() <= crypto_generichash_KEYBYTES_MAX));
   const int failed = crypto_generichash_init(&state_->sodium, key.empty() ? nullptr : key.data(),
