@@ -20,6 +20,10 @@ constexpr std::uint64_t kBit = 4096;
 constexpr std::uint64_t kTableEntryCost = 5 * kBit;
 // Below one change in five, bytes of a bitmap are too uneven for codes of at most eleven bits.
 constexpr std::uint64_t kBitmapMeanMax = 5;
+// Gaps whose continuation bytes are more than this many in a sample are not looked at further: they
+// would be all that the histogram sees, and seem to cost nothing.
+constexpr std::uint64_t kFarMax = 4 * kSampleMax;
+constexpr std::uint64_t kTooDear = ~std::uint64_t{0} >> 2;
 // A choice other than the model's must be better by 1/32.
 constexpr std::uint64_t kClearlyBetter = 32;
 
@@ -94,12 +98,13 @@ std::uint64_t gap_cost(std::span<const std::uint32_t> gaps, unsigned shift) {
   for_sample(gaps.size(), [&](std::size_t i) {
     std::uint32_t quotient = gaps[i] >> shift;
     ++sampled;
-    for (; quotient >= 255 && far < 4 * kSampleMax; quotient -= 255) {
+    for (; quotient >= 255 && far < kFarMax; quotient -= 255) {
       histogram.add(255);
       ++far;
     }
     histogram.add(static_cast<std::uint8_t>(std::min(quotient, 255u)));
   });
+  if (far == kFarMax) return kTooDear;
   return histogram.cost(true) + sampled * shift * kBit;
 }
 
