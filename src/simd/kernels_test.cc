@@ -343,8 +343,8 @@ std::uint64_t random_step(Prng* random) {
 }
 
 // One case: a small box of its own shape, strides, alignments, density and encoding, scanned by the
-// reference and by every kernel set. Three in four have one row below 64 words, the others up to
-// four rows of up to 200.
+// reference, by the best kernel set and by one of the others in turn. Seven in eight have one row
+// below 64 words, the others up to four rows of up to 200.
 class RandomCases {
  public:
   explicit RandomCases(unsigned width)
@@ -356,9 +356,10 @@ class RandomCases {
       const Encoding encoding = encoding_of(random_.next());
       const std::uint64_t before = random_.below(2) * random_.below(1 << 20);
       expected_.scan(scalar_kernels(), width_, encoding, made.box, before);
-      for (const Kernels* set : vector_sets_) {
-        out_.scan(*set, width_, encoding, made.box, before);
-        ASSERT_TRUE(out_ == expected_) << describe(*set, width_, made.box) << ", case " << i;
+      // The best set every time, of the others one after another.
+      check(*vector_sets_[0], encoding, made, before, i);
+      if (vector_sets_.size() > 1) {
+        check(*vector_sets_[1 + i % (vector_sets_.size() - 1)], encoding, made, before, i);
       }
       const Kernels* const counting = vector_sets_[i % vector_sets_.size()];
       ASSERT_EQ(counting->count_changes(width_, made.box), expected_.count)
@@ -367,10 +368,16 @@ class RandomCases {
   }
 
  private:
+  void check(const Kernels& set, Encoding encoding, const Rows& made, std::uint64_t before,
+             std::uint64_t number) {
+    out_.scan(set, width_, encoding, made.box, before);
+    ASSERT_TRUE(out_ == expected_) << describe(set, width_, made.box) << ", case " << number;
+  }
+
   static constexpr std::size_t kPoolBytes = 4 * 200 * 8 + 4 * 64 + 128;
 
   Rows next_box() {
-    const bool small = random_.below(4) != 0;
+    const bool small = random_.below(8) != 0;
     const std::uint64_t rows = small ? 1 : 1 + random_.below(4);
     const std::uint64_t row_words = random_.below(small ? 64 : 200);
     const Rows made = make_rows(old_pool_.data() + random_.below(64),
