@@ -197,7 +197,9 @@ Status Differ::write_payloads(DeltaWriter* writer, ProgressCounter* progress) {
   DiffSource source(*this);
   PipelineOptions options;
   options.bucket_bytes = kDeltaBucketBytes;
-  options.window = diff_window(work_.memory_bytes_max, work_.executor->threads());
+  const DiffPlan plan = plan_diff(work_.memory_bytes_max, work_.executor->threads());
+  options.window = plan.window;
+  options.sealing = plan.sealing;
   options.header.schema = delta_schema(report_.footer.tensors);
   options.cancel = work_.cancel;
   options.progress = [progress](std::uint64_t bytes) { progress->add(bytes); };
@@ -285,7 +287,7 @@ Result<DiffReport> Differ::run(File* out) {
 
 }  // namespace
 
-std::uint64_t diff_window(std::uint64_t memory_bytes_max, unsigned threads) {
+DiffPlan plan_diff(std::uint64_t memory_bytes_max, unsigned threads) {
   // A piece that is scanned: both sides' bytes, and the encoder's gaps and values, at most
   // 4 + width bytes a word, which is most for two-byte words.
   constexpr std::uint64_t scratch = piece_words(2) * (4 + 2);
@@ -293,15 +295,23 @@ std::uint64_t diff_window(std::uint64_t memory_bytes_max, unsigned threads) {
   constexpr std::uint64_t scanned = 2 * kPieceBytesMax + scratch;
   // A piece until it is in its bucket: an item, at most the words themselves and a little.
   constexpr std::uint64_t waiting = kPieceBytesMax + kMiB;
-  // The bucket that is filled, and two that are compressed: at most the words, in vectors that grow
-  // by doubling, and beside the latter what comes of them, twice while it is put together.
-  constexpr std::uint64_t buckets = 2 * kDeltaBucketBytes + 2 * 3 * kDeltaBucketBytes;
-  std::uint64_t window = 1;
-  const auto takes = [&](std::uint64_t pieces) {
-    return buckets + std::min<std::uint64_t>(pieces, threads) * scanned + pieces * waiting;
+  // The bucket that is filled has at most the words, and again as much while a stream moves to
+  // make room. One that is compressed has them and what comes of them, or that twice.
+  constexpr std::uint64_t filled = 2 * kDeltaBucketBytes;
+  constexpr std::uint64_t sealed = 2 * kDeltaBucketBytes;
+  const auto takes = [threads](const DiffPlan& plan) {
+    return filled + plan.sealing * sealed +
+           std::min<std::uint64_t>(plan.window, threads) * scanned + plan.window * waiting;
   };
-  while (window < std::uint64_t{2} * threads && takes(window + 1) <= memory_bytes_max) ++window;
-  return window;
+  DiffPlan plan{1, 2};
+  if (takes(plan) > memory_bytes_max) plan.sealing = 1;
+  while (plan.window < std::uint64_t{2} * threads) {
+    ++plan.window;
+    if (takes(plan) <= memory_bytes_max) continue;
+    --plan.window;
+    break;
+  }
+  return plan;
 }
 
 Result<DiffReport> write_diff(const Work& work, const std::string& old_path,

@@ -17,9 +17,13 @@ struct DiffReport {
   std::uint64_t delta_bytes = 0;
 };
 
-// How many pieces the construction may have in flight so that all of it stays within
-// `memory_bytes_max`; at least 1.
-std::uint64_t diff_window(std::uint64_t memory_bytes_max, unsigned threads);
+// How much may be in flight at a time so that the construction stays within `memory_bytes_max`; at
+// least one of each, which takes less than 128 MiB more than kMemoryBytesMin (dcr/delta.h).
+struct DiffPlan {
+  std::uint64_t window = 1;   // pieces
+  std::uint64_t sealing = 1;  // buckets that are compressed
+};
+DiffPlan plan_diff(std::uint64_t memory_bytes_max, unsigned threads);
 
 // Writes the delta from the checkpoint at `old_path` to the one at `new_path` into `output`, which
 // appears complete and synced, or not at all. Each input byte is read once. The delta's bytes

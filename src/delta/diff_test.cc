@@ -237,11 +237,19 @@ TEST_F(DiffTest, ProgressEndsAtAll) {
   EXPECT_EQ(total, (18 + 9 + 1 + 2) * kMiB + 5);
 }
 
-TEST_F(DiffTest, TheWindowKeepsTheMemoryBound) {
-  EXPECT_EQ(diff_window(0, 8), 1U);
-  EXPECT_EQ(diff_window(8 * kGiB, 2), 4U);
-  EXPECT_GE(diff_window(kGiB, 2), 2U);
-  EXPECT_LE(diff_window(kGiB, 64), 6U);
+TEST_F(DiffTest, ThePlanKeepsTheMemoryBound) {
+  struct Case {
+    std::uint64_t memory;
+    unsigned threads;
+    std::uint64_t window, sealing;
+  };
+  for (const Case& c : {Case{0, 8, 1, 1}, Case{256 * kMiB, 8, 1, 1}, Case{480 * kMiB, 8, 2, 1},
+                        Case{481 * kMiB, 8, 1, 2}, Case{kGiB, 1, 2, 2}, Case{kGiB, 2, 4, 2},
+                        Case{kGiB, 64, 6, 2}, Case{64 * kGiB, 64, 128, 2}}) {
+    const DiffPlan plan = plan_diff(c.memory, c.threads);
+    EXPECT_EQ(plan.window, c.window) << c.memory << " bytes, " << c.threads << " threads";
+    EXPECT_EQ(plan.sealing, c.sealing) << c.memory << " bytes, " << c.threads << " threads";
+  }
 }
 
 }  // namespace

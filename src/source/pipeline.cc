@@ -10,10 +10,6 @@
 namespace dcr {
 namespace {
 
-// Payloads that are being compressed or wait for their turn to be sent. Two keep every thread busy
-// while the next bucket fills.
-constexpr std::size_t kSealingMax = 2;
-
 // What one task needs for one piece; kept from piece to piece.
 struct Worker {
   ItemEncoder encoder;
@@ -106,7 +102,7 @@ class BucketStage {
   };
 
   Status close_bucket() {
-    if (sealing_.size() == kSealingMax) DCR_TRY(send_first());
+    if (sealing_.size() == options_.sealing) DCR_TRY(send_first());
     auto payload = std::make_unique<Sealing>();
     payload->writer = std::exchange(bucket_, PayloadWriter());
     payload->header = options_.header;

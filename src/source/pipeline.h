@@ -56,7 +56,9 @@ class PieceSource {
 struct PipelineOptions {
   std::uint64_t bucket_bytes = 512 * kMiB;  // input bytes of a bucket's items; a payload per bucket
   std::uint64_t window = 4;                 // pieces in flight
-  PayloadHeader header;                     // number is set per payload
+  std::uint64_t sealing = 2;  // buckets that are compressed or wait to be sent; two keep every
+                              // thread busy while the next one fills
+  PayloadHeader header;       // number is set per payload
   ByteSpan key;
   const CancelToken* cancel = nullptr;
   std::function<void(std::uint64_t bytes)>
@@ -73,8 +75,8 @@ struct PipelineResult {
 
 // Runs the pieces, which must be in ascending (tensor, offset) order, through the stages. A bucket
 // closes before the item that would take it above bucket_bytes; pieces without a change add
-// nothing. Payload bytes do not depend on window or threads. Errors: the source's, the sink's,
-// kCancelled; the first in the pieces' order.
+// nothing. Payload bytes do not depend on window, sealing or threads. REQUIRES: window >= 1,
+// sealing >= 1. Errors: the source's, the sink's, kCancelled; the first in the pieces' order.
 Result<PipelineResult> build_payloads(Executor& executor, std::span<const Piece> pieces,
                                       PieceSource& source, const PipelineOptions& options,
                                       PayloadSink& sink);
