@@ -22,7 +22,8 @@ const std::vector<const Kernels*>& all_kernels() {
 
 Result<const Kernels*> select() {
   const std::vector<const Kernels*>& all = all_kernels();
-  const char* forced = std::getenv("DCR_FORCE_ISA");
+  // Read once, before any thread could change the environment.
+  const char* forced = std::getenv("DCR_FORCE_ISA");  // NOLINT(concurrency-mt-unsafe)
   if (forced == nullptr || *forced == '\0') return all.size() > 1 ? all[1] : all[0];
   std::string names;
   for (const Kernels* one : all) {
