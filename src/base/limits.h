@@ -22,6 +22,8 @@ inline constexpr std::uint64_t kHeaderBytesPerCheckpointMax = 256 * kMiB;
 inline constexpr std::uint64_t kMetadataEntriesMax = 65'536;  // of one "__metadata__"
 inline constexpr std::uint64_t kTensorsPerCheckpointMax = std::uint64_t{1} << 20;
 inline constexpr std::uint64_t kFilesPerCheckpointMax = 4096;
+// Of all its weights files together, so that sums of bytes and of elements need no check.
+inline constexpr std::uint64_t kCheckpointBytesMax = std::uint64_t{1} << 60;
 inline constexpr std::uint64_t kFileNameBytesMax = 255;
 inline constexpr std::uint64_t kCarriedFileBytesMax = 64 * kMiB;
 inline constexpr std::uint64_t kJsonDepthMax = 8;
@@ -29,7 +31,8 @@ inline constexpr std::uint64_t kJsonStringBytesMax = 16 * kMiB;  // as written, 
 
 // Items and payloads.
 inline constexpr std::uint64_t kItemElementsMax = std::uint64_t{1} << 24;  // DESIGN: at most 2^24
-inline constexpr std::uint64_t kItemsPerPayloadMax = std::uint64_t{1} << 20;
+// What a reader keeps of so many items stays below 64 MiB.
+inline constexpr std::uint64_t kItemsPerPayloadMax = std::uint64_t{1} << 17;
 inline constexpr std::uint64_t kRunsPerPayloadMax = std::uint64_t{1} << 24;
 inline constexpr std::uint64_t kPayloadStoredBytesMax = 2 * kGiB;
 inline constexpr std::uint64_t kPayloadRawBytesMax = 8 * kGiB;

@@ -22,6 +22,9 @@ constexpr std::string_view kTrailerMagic = "DCRTRAIL";
 // The trailer's fields before its digest, which the digest covers too.
 constexpr std::size_t kTrailerCoveredBytes = 24;
 
+// The part of the memory bound that the places of items may take.
+constexpr std::uint64_t kPlacesShare = 8;
+
 Bytes prologue_bytes() {
   Bytes bytes;
   ByteWriter out(&bytes);
@@ -287,11 +290,18 @@ namespace {
 // What the payloads of a delta must be together; fed with them in order.
 class ContentCheck {
  public:
-  explicit ContentCheck(const DeltaFooter& footer)
-      : footer_(footer), whole_words_(footer.tensors.size()) {}
+  // At most `items_max` items in all are taken.
+  ContentCheck(const DeltaFooter& footer, std::uint64_t items_max)
+      : footer_(footer), items_max_(items_max), whole_words_(footer.tensors.size()) {}
 
   Status add(std::uint32_t index, const Payload& payload) {
     raw_bytes_max_ = std::max(raw_bytes_max_, payload.raw_bytes());
+    // A few bytes can hold many items; what is kept of each is bounded as well.
+    if (payload.items().size() > items_max_ - places_.size()) {
+      return {Code::kTooLarge, payload_name(index) + ": with it the delta has more than " +
+                                   std::to_string(items_max_) +
+                                   " items, too many for the memory limit; raise it"};
+    }
     std::uint32_t position = 0;
     for (const ItemView& item : payload.items()) {
       const ItemPlace place{item.header.tensor, index, position++, item.header.box.offset};
@@ -339,6 +349,7 @@ class ContentCheck {
 
  private:
   const DeltaFooter& footer_;
+  const std::uint64_t items_max_;
   std::vector<std::uint64_t> whole_words_;  // per tensor that is not common
   std::vector<ItemPlace> places_;
   std::uint64_t changed_ = 0;
@@ -375,8 +386,10 @@ Result<std::vector<ItemPlace>> DeltaReader::validate_all(
                                        std::to_string(work.memory_bytes_max) +
                                        "; raise the memory limit");
   }
-  ContentCheck check(footer_);
-  ProgressCounter progress(work, "check", file_bytes_);
+  ContentCheck check(footer_, work.memory_bytes_max / kPlacesShare / sizeof(ItemPlace));
+  std::uint64_t bytes_total = 0;
+  for (const PayloadIndexEntry& payload : footer_.payloads) bytes_total += payload.stored_bytes;
+  ProgressCounter progress(work, "check", bytes_total);
   DCR_TRY(ordered_map<Payload>(
       *work.executor, footer_.payloads.size(), window, work.cancel,
       [this](std::uint64_t i) { return read_payload(static_cast<std::size_t>(i)); },

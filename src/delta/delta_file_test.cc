@@ -250,6 +250,11 @@ TEST_F(DeltaFileTest, WrongPlacesAreErrors) {
   tensor("new").target.offset = ~std::uint64_t{0};
   EXPECT_EQ(read(with_footer(footer_)).code(), Code::kCorrupt);
   footer_ = whole;
+  file("model.safetensors").base_size = kCheckpointBytesMax + 1;
+  expect_footer_error(footer_, Code::kTooLarge,
+                      "footer: file \"model.safetensors\": with it the base is above the limit of "
+                      "1152921504606846976 bytes");
+  footer_ = whole;
   file("model.safetensors").base_size += 1;
   expect_footer_error(footer_, Code::kCorrupt,
                       "footer: file \"model.safetensors\": it has bytes of the base that no "
@@ -489,6 +494,28 @@ TEST_F(DeltaFileTest, MemoryThatIsTooSmallIsSaid) {
   const Status status = reader->validate_all(small).status();
   EXPECT_EQ(status.code(), Code::kTooLarge);
   EXPECT_NE(status.message().find("raise the memory limit"), std::string::npos);
+}
+
+TEST_F(DeltaFileTest, ManyItemsAreBoundedByMemory) {
+  TestCheckpoint before, after;
+  for (unsigned i = 0; i < 300; ++i) {
+    before.tensors["t" + std::to_string(i)] = {Dtype::kU8, {1}, {0}, 0};
+    after.tensors["t" + std::to_string(i)] = {Dtype::kU8, {1}, {1}, 0};
+  }
+  put("many0", before);
+  put("many1", after);
+  ASSERT_TRUE(write_diff(work(), "many0", "many1", "many.dcr").ok());
+  const Result<DeltaReader> reader = DeltaReader::open(disk_, "many.dcr");
+  ASSERT_TRUE(reader.ok());
+  Work small = work();
+  small.memory_bytes_max = 299 * sizeof(ItemPlace) * 8;
+  const Status status = reader->validate_all(small).status();
+  EXPECT_EQ(status.code(), Code::kTooLarge);
+  EXPECT_EQ(status.message(),
+            "many.dcr: payload 0: with it the delta has more than 299 items, too many for the "
+            "memory limit; raise it");
+  small.memory_bytes_max = 300 * sizeof(ItemPlace) * 8;
+  EXPECT_EQ(reader->validate_all(small)->size(), 300U);
 }
 
 TEST_F(DeltaFileTest, ChainsAreCheckedByIdentity) {

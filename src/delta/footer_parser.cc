@@ -311,11 +311,19 @@ Status FooterParser::check_tiling(bool target) const {
     return x.offset != y.offset ? x.offset < y.offset : x.bytes < y.bytes;
   });
   std::size_t next = 0;
+  std::uint64_t total = 0;
   for (std::uint32_t index = 0; index < footer_.files.size(); ++index) {
     const DeltaFile& file = footer_.files[index];
     if (file.role != FileRole::kWeights || !(target ? file.in_target : file.in_base)) continue;
     const std::uint64_t size = target ? file.target_size : file.base_size;
     std::uint64_t end = target ? file.target_content_bytes : file.base_content_bytes;
+    if (size > kCheckpointBytesMax - total) {
+      return file_error(Code::kTooLarge, file.name,
+                        std::string("with it the ") + (target ? "target" : "base") +
+                            " is above the limit of " + std::to_string(kCheckpointBytesMax) +
+                            " bytes");
+    }
+    total += size;
     for (; next < order.size() && side_of(order[next]).file == index; ++next) {
       const TensorSide& side = side_of(order[next]);
       if (side.offset != end || side.bytes > size - end) {
