@@ -105,8 +105,11 @@ Status check_planes(const ItemView& item) {
   return {};
 }
 
-// Rows of a box as [begin, end) intervals of the flat tensor.
-void append_runs(const ItemBox& box, std::vector<std::pair<std::uint64_t, std::uint64_t>>* runs) {
+// [begin, end) in the flat tensor.
+using Interval = std::pair<std::uint64_t, std::uint64_t>;
+
+// Rows of a box as intervals.
+void append_runs(const ItemBox& box, std::vector<Interval>* runs) {
   const ItemDimension& inner = box.dims.back();
   const bool contiguous = inner.stride == 1;
   const std::size_t outer = contiguous ? box.dims.size() - 1 : box.dims.size();
@@ -127,17 +130,18 @@ std::uint64_t run_count(const ItemBox& box) {
 }
 
 // Boxes [first, last) of one tensor whose intervals overlap: compares their runs.
-Status check_interleaved(std::span<const ItemView> items, std::uint64_t* runs_left) {
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> runs;
+Status check_interleaved(std::span<const ItemView> items, std::uint64_t runs_max) {
+  std::uint64_t count = 0;
   for (const ItemView& item : items) {
-    const std::uint64_t count = run_count(item.header.box);
-    if (count > *runs_left) {
+    count += run_count(item.header.box);
+    if (count > runs_max) {
       return Status(Code::kTooLarge, "payload: interleaved boxes have more than " +
-                                         std::to_string(kRunsPerPayloadMax) + " runs");
+                                         std::to_string(runs_max) + " runs");
     }
-    *runs_left -= count;
-    append_runs(item.header.box, &runs);
   }
+  std::vector<Interval> runs;
+  runs.reserve(static_cast<std::size_t>(count));
+  for (const ItemView& item : items) append_runs(item.header.box, &runs);
   std::sort(runs.begin(), runs.end());
   for (std::size_t i = 1; i < runs.size(); ++i) {
     if (runs[i].first >= runs[i - 1].second) continue;
@@ -176,8 +180,9 @@ Status check_values(const ItemView& item) {
   return check_byte_symbols(item, item.escapes, escape_value(bits));
 }
 
-Status check_overlap(std::span<const ItemView> items) {
-  std::uint64_t runs_left = kRunsPerPayloadMax;
+Status check_overlap(std::span<const ItemView> items, std::uint64_t memory_bytes_max) {
+  const std::uint64_t runs_max =
+      std::min<std::uint64_t>(kRunsPerPayloadMax, memory_bytes_max / sizeof(Interval));
   for (std::size_t first = 0; first < items.size();) {
     std::size_t last = first + 1;
     std::uint64_t end = items[first].header.box.end();
@@ -186,8 +191,7 @@ Status check_overlap(std::span<const ItemView> items) {
       end = std::max(end, items[last].header.box.end());
       ++last;
     }
-    if (last - first > 1)
-      DCR_TRY(check_interleaved(items.subspan(first, last - first), &runs_left));
+    if (last - first > 1) DCR_TRY(check_interleaved(items.subspan(first, last - first), runs_max));
     first = last;
   }
   return {};

@@ -15,7 +15,8 @@ Status check_locations(const ItemView& item);
 Status check_values(const ItemView& item);
 
 // No word of a tensor is in two boxes. REQUIRES: ascending (tensor, offset). Errors: kCorrupt;
-// kTooLarge if interleaved boxes have more than kRunsPerPayloadMax runs.
-Status check_overlap(std::span<const ItemView> items);
+// kTooLarge if boxes that interleave have more than kRunsPerPayloadMax runs, or more than a list of
+// `memory_bytes_max` bytes holds.
+Status check_overlap(std::span<const ItemView> items, std::uint64_t memory_bytes_max);
 
 }  // namespace dcr

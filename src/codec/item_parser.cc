@@ -280,7 +280,7 @@ Status parse_items(std::span<const StreamEntry> entries, std::span<const Bytes> 
     items->push_back(std::move(view));
   }
   DCR_TRY(parser.check_consumed());
-  return check_overlap(*items);
+  return check_overlap(*items, entry_bytes_max);
 }
 
 }  // namespace dcr
