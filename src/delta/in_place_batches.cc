@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/checked.h"
+#include "base/limits.h"
 #include "codec/item_encoder.h"
 #include "codec/item_reader.h"
 #include "delta/compose.h"
@@ -179,10 +180,10 @@ class BatchRunner {
   Status add(std::uint64_t number, const EncodedItem& item) {
     // Entries may be far more than their streams; a reader's limit is on both.
     const std::uint64_t entry_bytes = item.header.changes * item.header.width;
-    if (writer_.items() > 0 && std::max(writer_.raw_bytes() + item.raw_bytes(),
-                                        entry_bytes_ + entry_bytes) > batch_bytes_) {
-      DCR_TRY(flush());
-    }
+    const bool full = std::max(writer_.raw_bytes() + item.raw_bytes(), entry_bytes_ + entry_bytes) >
+                          batch_bytes_ ||
+                      writer_.items() == kItemsPerPayloadMax;
+    if (writer_.items() > 0 && full) DCR_TRY(flush());
     if (item.header.changes > 0) writer_.append(item);
     entry_bytes_ += entry_bytes;
     end_ = number + 1;

@@ -78,7 +78,9 @@ class BucketStage {
 
   Status add(const Piece& piece, const EncodedItem& item) {
     const std::uint64_t bytes = piece.box.words() * piece.width;
-    if (bucket_bytes_ > 0 && bucket_bytes_ + bytes > options_.bucket_bytes) DCR_TRY(close_bucket());
+    const bool full = bucket_bytes_ + bytes > options_.bucket_bytes ||
+                      bucket_.items() == kItemsPerPayloadMax;  // what readers take
+    if (bucket_bytes_ > 0 && full) DCR_TRY(close_bucket());
     bucket_.append(item);
     bucket_bytes_ += bytes;
     ++result_->items;

@@ -74,9 +74,10 @@ struct PipelineResult {
 };
 
 // Runs the pieces, which must be in ascending (tensor, offset) order, through the stages. A bucket
-// closes before the item that would take it above bucket_bytes; pieces without a change add
-// nothing. Payload bytes do not depend on window, sealing or threads. REQUIRES: window >= 1,
-// sealing >= 1. Errors: the source's, the sink's, kCancelled; the first in the pieces' order.
+// closes before the item that would take it above bucket_bytes, or above kItemsPerPayloadMax items;
+// pieces without a change add nothing. Payload bytes do not depend on window, sealing or threads.
+// REQUIRES: window >= 1, sealing >= 1. Errors: the source's, the sink's, kCancelled; the first in
+// the pieces' order.
 Result<PipelineResult> build_payloads(Executor& executor, std::span<const Piece> pieces,
                                       PieceSource& source, const PipelineOptions& options,
                                       PayloadSink& sink);
