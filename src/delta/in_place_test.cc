@@ -186,6 +186,27 @@ TEST(InPlaceTest, OtherFilesMustBeTheBases) {
   EXPECT_EQ(checkpoint_files(*disk), expected);
 }
 
+TEST(InPlaceTest, PermissionsAreKept) {
+  TestCheckpoint old_one = plain_checkpoint();
+  old_one.directory = true;
+  old_one.others = {{"config.json", "1"}};
+  TestCheckpoint new_one = changed_checkpoint();
+  new_one.directory = true;
+  new_one.others = {{"config.json", "2"}, {"new.txt", "3"}};
+  const Scenario scenario = make_scenario({old_one, new_one});
+  for (const auto& [path, bytes] : scenario.versions[0]) {
+    ASSERT_TRUE(scenario.disk->set_permissions(path, 0600).ok());
+  }
+  ASSERT_TRUE(run_in_place(*scenario.disk, scenario.deltas).ok());
+  const auto permissions = [&scenario](const std::string& name) {
+    const Result<FileInfo> info = scenario.disk->info(kScenarioPath + ("/" + name), false);
+    return info.ok() ? info->permissions : 0;
+  };
+  EXPECT_EQ(permissions("config.json"), 0600u);
+  EXPECT_EQ(permissions("model.safetensors"), 0600u);
+  EXPECT_EQ(permissions("new.txt"), 0644u);
+}
+
 TEST(InPlaceTest, ADamagedDeltaIsRefusedBeforeTheFirstWrite) {
   const Scenario scenario =
       make_scenario({plain_checkpoint(), changed_checkpoint(), plain_checkpoint()});
