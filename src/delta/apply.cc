@@ -319,8 +319,8 @@ class Output {
     return &file_->file();
   }
   Status commit() { return directory_ ? directory_->commit() : file_->commit(permissions_); }
-  Status discard(Status why) {
-    return directory_ ? directory_->discard(std::move(why)) : file_->discard(std::move(why));
+  Status discard(const Status& why) {
+    return directory_ ? directory_->discard(why) : file_->discard(why);
   }
 
  private:

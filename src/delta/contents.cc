@@ -33,8 +33,8 @@ std::string type_text(Dtype dtype, const Shape& shape) {
 }  // namespace
 
 const std::string& delta_name(const Checkpoint& checkpoint, const std::string& name) {
-  static const std::string single = kSingleFileName;
-  return checkpoint.directory ? name : single;
+  static const std::string kSingle = kSingleFileName;
+  return checkpoint.directory ? name : kSingle;
 }
 
 Result<Bytes> read_content(FileSystem& files, const Checkpoint& checkpoint, const std::string& name,

@@ -290,26 +290,24 @@ Result<DiffReport> Differ::run(File* out) {
 DiffPlan plan_diff(std::uint64_t memory_bytes_max, unsigned threads) {
   // A piece that is scanned: both sides' bytes, and the encoder's gaps and values, at most
   // 4 + width bytes a word, which is most for two-byte words.
-  constexpr std::uint64_t scratch = piece_words(2) * (4 + 2);
-  static_assert(scratch >= piece_words(1) * 5 && scratch >= piece_words(8) * 12);
-  constexpr std::uint64_t scanned = 2 * kPieceBytesMax + scratch;
+  constexpr std::uint64_t kScratch = piece_words(2) * (4 + 2);
+  static_assert(kScratch >= piece_words(1) * 5 && kScratch >= piece_words(8) * 12);
+  constexpr std::uint64_t kScanned = 2 * kPieceBytesMax + kScratch;
   // A piece until it is in its bucket: an item, at most the words themselves and a little.
-  constexpr std::uint64_t waiting = kPieceBytesMax + kMiB;
+  constexpr std::uint64_t kWaiting = kPieceBytesMax + kMiB;
   // The bucket that is filled has at most the words, and again as much while a stream moves to
   // make room. One that is compressed has them and what comes of them, or that twice.
-  constexpr std::uint64_t filled = 2 * kDeltaBucketBytes;
-  constexpr std::uint64_t sealed = 2 * kDeltaBucketBytes;
+  constexpr std::uint64_t kFilled = 2 * kDeltaBucketBytes;
+  constexpr std::uint64_t kSealed = 2 * kDeltaBucketBytes;
   const auto takes = [threads](const DiffPlan& plan) {
-    return filled + plan.sealing * sealed +
-           std::min<std::uint64_t>(plan.window, threads) * scanned + plan.window * waiting;
+    return kFilled + plan.sealing * kSealed +
+           std::min<std::uint64_t>(plan.window, threads) * kScanned + plan.window * kWaiting;
   };
   DiffPlan plan{1, 2};
   if (takes(plan) > memory_bytes_max) plan.sealing = 1;
-  while (plan.window < std::uint64_t{2} * threads) {
+  const std::uint64_t window_max = std::uint64_t{2} * threads;
+  while (plan.window < window_max && takes({plan.window + 1, plan.sealing}) <= memory_bytes_max) {
     ++plan.window;
-    if (takes(plan) <= memory_bytes_max) continue;
-    --plan.window;
-    break;
   }
   return plan;
 }

@@ -158,7 +158,7 @@ Status PartialFile::commit(std::optional<std::uint32_t> permissions) {
   return files_->sync_directory(parent_path(path_));
 }
 
-Status PartialFile::discard(Status why) {
+Status PartialFile::discard(const Status& why) {
   file_.reset();
   const Status removal = files_->remove(partial_path_);
   return removal.ok() ? why : not_removed(why, partial_path_, removal);
@@ -225,7 +225,7 @@ Status PartialDirectory::commit() {
   return files_->sync_directory(parent_path(path_));
 }
 
-Status PartialDirectory::discard(Status why) {
+Status PartialDirectory::discard(const Status& why) {
   members_.clear();
   const Status removal = remove_flat_directory(*files_, partial_path_);
   return removal.ok() ? why : not_removed(why, partial_path_, removal);

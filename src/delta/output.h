@@ -37,7 +37,7 @@ class PartialFile {
   Status commit(std::optional<std::uint32_t> permissions = std::nullopt);
   // Removes the unfinished file; returns `why`, and in its message the file if it cannot be
   // removed.
-  Status discard(Status why);
+  Status discard(const Status& why);
 
  private:
   FileSystem* files_ = nullptr;
@@ -56,7 +56,7 @@ class PartialDirectory {
   // Replaces what is at the path. On an error the unfinished directory is discarded; what was at
   // the path is then still there, or, when even that failed, at a path that the message names.
   Status commit();
-  Status discard(Status why);
+  Status discard(const Status& why);
 
  private:
   struct Member {
