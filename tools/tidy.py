@@ -120,7 +120,6 @@ TESTED_BY = {
     "src/delta/in_place_plan.cc": ("src/delta/in_place_test.cc", "part of in_place.h"),
     "src/delta/in_place_step.cc": ("src/delta/in_place_test.cc", "part of in_place.h"),
     "src/delta/output.cc": ("src/delta/apply_test.cc", "how apply writes"),
-    "src/api/delta.cc": ("src/delta/apply_test.cc", "hands its arguments on"),
     "src/cli/command_line.cc": ("src/cli/cli_test.cc", "the commands are run whole"),
     "src/cli/commands.cc": ("src/cli/cli_test.cc", "the commands are run whole"),
     "src/cli/exit_code.cc": ("src/cli/cli_test.cc", "the commands are run whole"),

@@ -117,10 +117,10 @@ class LargeTest : public ::testing::Test {
 };
 
 TEST_F(LargeTest, TensorsAboveTheBordersOfFourBytes) {
-  constexpr std::uint64_t elements = (std::uint64_t{1} << 31) + 8;  // 2^32 + 16 bytes
-  constexpr std::uint64_t bytes = (std::uint64_t{1} << 31) + 3;
-  const std::vector<TensorEntry> tensors{{"a", Dtype::kBF16, {elements}, 0, 0},
-                                         {"b", Dtype::kU8, {bytes}, 0, 0}};
+  constexpr std::uint64_t kElements = (std::uint64_t{1} << 31) + 8;  // 2^32 + 16 bytes
+  constexpr std::uint64_t kBytes = (std::uint64_t{1} << 31) + 3;
+  const std::vector<TensorEntry> tensors{{"a", Dtype::kBF16, {kElements}, 0, 0},
+                                         {"b", Dtype::kU8, {kBytes}, 0, 0}};
   const std::string before = directory_.at("old.safetensors");
   const std::string after = directory_.at("new.safetensors");
   const std::string delta = directory_.at("d.dcr");
@@ -129,13 +129,13 @@ TEST_F(LargeTest, TensorsAboveTheBordersOfFourBytes) {
   const std::unique_ptr<File> file = make("new.safetensors", tensors);
   const std::uint64_t size = file->size().value();
   const std::uint8_t one[] = {1};
-  ASSERT_TRUE(file->write(size - 1, one).ok());          // the last element of b
-  ASSERT_TRUE(file->write(size - bytes - 1, one).ok());  // the last element of a
-  ASSERT_TRUE(file->write(size - bytes - 4096, one).ok());
+  ASSERT_TRUE(file->write(size - 1, one).ok());           // the last element of b
+  ASSERT_TRUE(file->write(size - kBytes - 1, one).ok());  // the last element of a
+  ASSERT_TRUE(file->write(size - kBytes - 4096, one).ok());
 
   const Result<DiffResult> made = diff(before, after, delta, options_);
   ASSERT_TRUE(made.ok()) << made.status().message();
-  EXPECT_EQ(made->elements, elements + bytes);
+  EXPECT_EQ(made->elements, kElements + kBytes);
   EXPECT_EQ(made->changed, 3U);
   EXPECT_LT(made->delta_bytes, 2000U);
   expect_within_memory();
@@ -158,21 +158,21 @@ TEST_F(LargeTest, TensorsAboveTheBordersOfFourBytes) {
     const Result<VerifyResult> same = verify(after, path, {.files = true}, options_);
     ASSERT_TRUE(same.ok()) << same.status().message();
     EXPECT_EQ(same->differing, 0U);
-    EXPECT_EQ(same->bytes, 2 * elements + bytes);
+    EXPECT_EQ(same->bytes, 2 * kElements + kBytes);
   }
   expect_within_memory();
 }
 
 // What takes most memory: everything changes to bits that do not compress.
 TEST_F(LargeTest, AllChangedStaysWithinTheMemoryBound) {
-  constexpr std::uint64_t size = 320 * kMiB;
-  const std::vector<TensorEntry> tensors{{"a", Dtype::kBF16, {size / 2}, 0, 0}};
+  constexpr std::uint64_t kSize = 320 * kMiB;
+  const std::vector<TensorEntry> tensors{{"a", Dtype::kBF16, {kSize / 2}, 0, 0}};
   make("old.safetensors", tensors);
   const std::unique_ptr<File> file = make("new.safetensors", tensors);
-  const std::uint64_t start = file->size().value() - size;
+  const std::uint64_t start = file->size().value() - kSize;
   Prng prng(3);
   Bytes block(kMiB);
-  for (std::uint64_t at = 0; at < size; at += block.size()) {
+  for (std::uint64_t at = 0; at < kSize; at += block.size()) {
     for (std::size_t i = 0; i < block.size(); i += 8) {
       store_little<std::uint64_t>(block.data() + i, prng.next());
     }
@@ -183,7 +183,7 @@ TEST_F(LargeTest, AllChangedStaysWithinTheMemoryBound) {
   const std::string copy = directory_.at("copy.safetensors");
   const Result<DiffResult> made = diff(before, directory_.at("new.safetensors"), delta, options_);
   ASSERT_TRUE(made.ok()) << made.status().message();
-  EXPECT_GT(made->delta_bytes, size * 99 / 100);
+  EXPECT_GT(made->delta_bytes, kSize * 99 / 100);
   expect_within_memory();
   ASSERT_TRUE(apply({delta}, before, copy, options_).ok());
   expect_within_memory();
