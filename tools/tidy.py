@@ -106,7 +106,6 @@ TESTED_BY = {
     "src/tensor/text.cc": ("src/tensor/safetensors_test.cc", "reached through the parsers only"),
     "src/tensor/box_compose.cc": ("src/tensor/box_test.cc", "part of box.h"),
     "src/tensor/box_cover.cc": ("src/tensor/box_test.cc", "part of box.h"),
-    "src/codec/choose.cc": ("src/codec/item_test.cc", "a choice shows in an item's bytes"),
     "src/codec/item_check.cc": ("src/codec/item_test.cc", "part of item.h"),
     "src/codec/item_encoder.cc": ("src/codec/item_test.cc", "tested as a round trip"),
     "src/codec/item_parser.cc": ("src/codec/item_test.cc", "part of item.h"),
