@@ -6,20 +6,20 @@
 //
 // clang-format off
 //   state         durable                                   what a later run does
-//   ------------  ----------------------------------------  ----------------------------------------
+//   ------------  ----------------------------------------  ---------------------------------------
 //   untouched     no journal; every tensor at the base      starts from the beginning; files that
 //                 (or at the target: it counts as done)     were left beside (".dcr-new") are made
 //                                                           anew
 //   items [f, e)  files beside, complete; a journal with    makes the files beside anew (their
-//                 the new bits of items f … e - 1; items    tensors' base is never written), shows
+//                 the new bits of items f to e - 1; items  tensors' base is never written), shows
 //                 below f in the files, from e on not       that journal and delta lead to the
 //                                                           target, writes the journal's bits
 //                                                           again, goes on with item e
 //   renaming      all items in the files, files beside      renames those that are still beside,
 //                 complete; a journal with the names to     removes what is still to be removed,
 //                 rename and to remove                      checks the target
-//   done          no journal; everything at the target      is the base of the next delta; after the
-//                                                           last one there is nothing to do
+//   done          no journal; everything at the target      is the base of the next delta; after
+//                                                           the last one there is nothing to do
 // clang-format on
 //
 // The first journal precedes the first write, each journal replaces the one before by rename, and
