@@ -1,5 +1,7 @@
 #include "bench/entropy.h"
 
+#include <math.h>
+
 #include <cmath>
 #include <numbers>
 
@@ -7,7 +9,8 @@ namespace dcr {
 
 double log2_choose(std::uint64_t n, std::uint64_t k) {
   const auto log_factorial = [](std::uint64_t x) {
-    return std::lgamma(static_cast<double>(x) + 1);
+    int sign = 0;  // std::lgamma keeps it in a global
+    return lgamma_r(static_cast<double>(x) + 1, &sign);
   };
   return (log_factorial(n) - log_factorial(k) - log_factorial(n - k)) / std::numbers::ln2;
 }

@@ -121,8 +121,9 @@ void add_tools_command(CLI::App& app, Request& request, Options& options) {
       app, request, "tools",
       "`dcr diff` and `dcr apply` as processes beside `zstd -1 --patch-from` and `xdelta3 -1` on "
       "the same files, which are made on disk (four times --size is needed) and removed again. "
-      "Wall clock of each process on inputs in the page cache; results are compared byte for "
-      "byte. For a large pair in shards: --size 4000000000 --shards 3; the others then go shard "
+      "Wall clock of each process, on inputs in the page cache, until its output is on the disk; "
+      "results are compared byte for byte. For a large pair in shards: --size 4000000000 --shards "
+      "3; the others then go shard "
       "by shard",
       [&options] { return run_tools(options.tools); });
   add_value(tools, "--size", options.tools.size, "Bytes of each checkpoint");

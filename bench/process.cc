@@ -8,12 +8,13 @@
 
 #include <cerrno>
 #include <chrono>
-#include <cstring>
+#include <system_error>
 
 namespace dcr {
 
 Result<ProcessRun> run_process(const std::vector<std::string>& command, const std::string& log) {
   std::vector<char*> words;
+  words.reserve(command.size() + 1);
   for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
   words.push_back(nullptr);
   posix_spawn_file_actions_t actions;
@@ -27,7 +28,7 @@ Result<ProcessRun> run_process(const std::vector<std::string>& command, const st
   posix_spawn_file_actions_destroy(&actions);
   if (failure != 0) {
     return Status(failure == ENOENT ? Code::kNotFound : Code::kIo,
-                  command[0] + " cannot be run: " + std::strerror(failure));
+                  command[0] + " cannot be run: " + std::generic_category().message(failure));
   }
   int state = 0;
   rusage usage{};

@@ -9,6 +9,7 @@
 #include "base/limits.h"
 #include "bench/checkpoint_files.h"
 #include "bench/commands.h"
+#include "bench/measure.h"
 #include "bench/process.h"
 #include "runtime/file.h"
 
@@ -121,23 +122,45 @@ Result<ProcessRun> run_checked(const Command& command, const std::string& direct
                                        std::string(words.begin(), words.end())));
 }
 
+// `dcr` ends when its output would survive a power loss; the others are given the same: what it
+// takes to bring their output to the disk counts.
+Result<double> seconds_until_durable(const std::vector<std::string>& outputs) {
+  Status status;
+  const double seconds = seconds_of(Clock::kWall, [&] {
+    for (const std::string& output : outputs) {
+      const Result<std::unique_ptr<File>> file = posix_file_system().open_write(output);
+      const Status synced = file.ok() ? file.value()->sync() : file.status();
+      if (status.ok()) status = synced;
+    }
+  });
+  DCR_TRY(status);
+  return seconds;
+}
+
 // One delta made and applied, the result compared byte for byte and removed again.
 Status measure_one(const Tool& tool, const std::string& before, const std::string& after,
                    const std::vector<std::string>& shards, const std::string& directory,
                    Outcome* outcome) {
   const std::string delta = join_path(directory, "delta");
   const std::string output = join_path(directory, shards.empty() ? "out.safetensors" : "out");
+  std::vector<std::pair<std::string, std::string>> results;  // expected and actual
+  if (shards.empty()) results.emplace_back(after, output);
+  for (const std::string& shard : shards) {
+    results.emplace_back(join_path(after, shard), join_path(output, shard));
+  }
+  std::vector<std::string> outputs;
+  for (const auto& [expected, actual] : results) outputs.push_back(actual);
+
   DCR_ASSIGN(const ProcessRun made, run_checked(tool.diff(before, after, delta), directory));
+  DCR_ASSIGN(const double delta_sync, seconds_until_durable({delta}));
   DCR_ASSIGN(const ProcessRun applied, run_checked(tool.apply(before, delta, output), directory));
-  outcome->diff_seconds += made.seconds;
-  outcome->apply_seconds += applied.seconds;
+  DCR_ASSIGN(const double output_sync, seconds_until_durable(outputs));
+  outcome->diff_seconds += made.seconds + delta_sync;
+  outcome->apply_seconds += applied.seconds + output_sync;
   outcome->diff_peak_bytes = std::max(outcome->diff_peak_bytes, made.peak_rss_bytes);
   outcome->apply_peak_bytes = std::max(outcome->apply_peak_bytes, applied.peak_rss_bytes);
   outcome->delta_bytes += std::filesystem::file_size(delta);
-  if (shards.empty()) DCR_TRY(compare_files(after, output));
-  for (const std::string& shard : shards) {
-    DCR_TRY(compare_files(join_path(after, shard), join_path(output, shard)));
-  }
+  for (const auto& [expected, actual] : results) DCR_TRY(compare_files(expected, actual));
   std::filesystem::remove(delta);
   std::filesystem::remove_all(output);
   return {};

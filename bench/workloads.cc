@@ -122,8 +122,8 @@ struct NormalSource::Ziggurat {
 };
 
 const NormalSource::Ziggurat& NormalSource::ziggurat() {
-  static const Ziggurat tables;
-  return tables;
+  static const Ziggurat kTables;
+  return kTables;
 }
 
 NormalSource::NormalSource(std::uint64_t seed) : prng_(seed), tables_(&ziggurat()) {}

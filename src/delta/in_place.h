@@ -11,7 +11,7 @@
 //                 (or at the target: it counts as done)     were left beside (".dcr-new") are made
 //                                                           anew
 //   items [f, e)  files beside, complete; a journal with    makes the files beside anew (their
-//                 the new bits of items f to e - 1; items  tensors' base is never written), shows
+//                 the new bits of items f to e - 1; items    tensors' base is never written), shows
 //                 below f in the files, from e on not       that journal and delta lead to the
 //                                                           target, writes the journal's bits
 //                                                           again, goes on with item e
