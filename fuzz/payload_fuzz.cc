@@ -39,7 +39,7 @@ void mend(Bytes* stored) {
 Bytes from_streams(ByteSpan input) {
   std::vector<Bytes> contents(kStreamSlots);
   ByteReader in(input);
-  while (in.remaining() > 0) {
+  while (in.remaining() >= 3) {
     const unsigned slot = in.u8() % kStreamSlots;
     const std::uint16_t length = in.u16();
     const ByteSpan part = in.bytes(std::min<std::size_t>(length, in.remaining()));
