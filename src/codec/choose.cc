@@ -151,11 +151,12 @@ struct ValueSample {
 LocationChoice choose_location(std::span<const std::uint32_t> gaps, std::uint64_t words) {
   const std::uint64_t changes = gaps.size();
   if (changes == words) return {LocationCoding::kAll, 0};
-  // For unrelated positions gaps are geometric: a mean quotient of 16 to 32 leaves low bits that
-  // are as good as uniform and bytes that a code of at most eleven bits fits.
+  // For unrelated positions gaps are geometric. Up to a mean of 127 a byte holds most of them, and
+  // a code of at most eleven bits fits the byte within 1 %; beyond, a mean quotient of 32 to 64
+  // does, and leaves low bits that are as good as uniform.
   const std::uint64_t mean = words / changes;
   const unsigned length = static_cast<unsigned>(std::bit_width(mean));
-  const std::uint8_t model = static_cast<std::uint8_t>(length > 6 ? length - 5 : 0);
+  const std::uint8_t model = static_cast<std::uint8_t>(length > 7 ? length - 6 : 0);
   LocationChoice choice{LocationCoding::kGaps, model};
   std::uint64_t best = gap_cost(gaps, model);
   // Clustered changes: small gaps and a few far jumps, whose mean says nothing.

@@ -1,6 +1,7 @@
 #include "codec/item_encoder.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "base/assert.h"
@@ -65,47 +66,48 @@ namespace {
 // Bits by which `add` values may cost, per byte of the word, before `overwrite` is tried too.
 constexpr std::uint64_t kPoorBitsPerByte = 6;
 
+// Gaps as bytes, 255 meaning "255 and more". Returns how many bytes of 255 there are.
+std::uint64_t pack_byte_gaps(const std::uint32_t* gaps, std::size_t count, Bytes* out) {
+  std::size_t written = out->size();
+  out->resize(written + count);
+  std::uint64_t continuations = 0;
+  for (std::size_t taken = 0; taken < count;) {
+    const std::size_t narrow =
+        kernels().narrow_gaps(gaps + taken, count - taken, out->data() + written);
+    taken += narrow;
+    written += narrow;
+    if (taken == count) break;
+    const std::size_t more = gaps[taken] / 255;
+    continuations += more;
+    out->resize(out->size() + more);
+    std::memset(out->data() + written, 255, more);
+    written += more;
+    (*out)[written++] = static_cast<std::uint8_t>(gaps[taken++] % 255);
+  }
+  DCR_ASSERT(written == out->size());
+  return continuations;
+}
+
 void pack_gaps(const std::uint32_t* gaps, std::size_t count, EncodedItem* item) {
   const unsigned shift = item->header.gap_shift;
-  Bytes& out = item->locations;
-  out.clear();
-  item->gap_low.clear();
-  std::uint64_t continuations = 0;
+  item->header.continuations = 0;
   if (shift == 0) {
-    out.resize(count);
-    std::size_t taken = kernels().narrow_gaps(gaps, count, out.data());
-    std::size_t written = taken;
-    while (taken < count) {
-      const std::uint32_t quotient = gaps[taken];
-      const std::size_t more = quotient / 255;
-      continuations += more;
-      out.resize(out.size() + more);
-      std::memset(out.data() + written, 255, more);
-      written += more;
-      out[written++] = static_cast<std::uint8_t>(quotient % 255);
-      ++taken;
-      const std::size_t narrow =
-          kernels().narrow_gaps(gaps + taken, count - taken, out.data() + written);
-      taken += narrow;
-      written += narrow;
-    }
-    DCR_ASSERT(written == out.size());
-  } else {
-    const std::uint32_t low_mask = (std::uint32_t{1} << shift) - 1;
-    out.reserve(count);
-    item->gap_low.reserve(count * shift / 8 + 1);
-    BitWriter low(&item->gap_low);
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::uint32_t quotient = gaps[i] >> shift;
-      const std::uint32_t more = quotient / 255;
-      continuations += more;
-      out.insert(out.end(), more, 255);
-      out.push_back(static_cast<std::uint8_t>(quotient % 255));
-      low.put(gaps[i] & low_mask, shift);
-    }
-    low.finish();
+    item->header.continuations = pack_byte_gaps(gaps, count, &item->locations);
+    return;
   }
-  item->header.continuations = continuations;
+  const std::uint32_t low_mask = (std::uint32_t{1} << shift) - 1;
+  item->gap_low.reserve(count * shift / 8 + sizeof(std::uint64_t));
+  BitWriter low(&item->gap_low);
+  std::array<std::uint32_t, 1024> quotients;
+  for (std::size_t done = 0; done < count; done += quotients.size()) {
+    const std::size_t part = std::min(quotients.size(), count - done);
+    for (std::size_t i = 0; i < part; ++i) {
+      quotients[i] = gaps[done + i] >> shift;
+      low.put(gaps[done + i] & low_mask, shift);
+    }
+    item->header.continuations += pack_byte_gaps(quotients.data(), part, &item->locations);
+  }
+  low.finish();
 }
 
 void pack_bitmap(const std::uint32_t* gaps, std::size_t count, std::uint64_t words, Bytes* out) {

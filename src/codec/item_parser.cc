@@ -2,6 +2,7 @@
 
 #include <array>
 #include <string>
+#include <utility>
 
 #include "base/assert.h"
 #include "base/checked.h"
@@ -16,10 +17,17 @@ namespace {
 // The streams of a payload, consumed from the front as items take their share.
 class StreamCursors {
  public:
-  StreamCursors(std::span<const StreamEntry> entries, std::span<const Bytes> buffers) {
-    for (std::size_t i = 0; i < entries.size(); ++i) {
-      left_[stream_slot(entries[i].kind, entries[i].width)] = buffers[i];
+  StreamCursors(std::span<const StreamEntry> entries, const std::uint8_t* raw) {
+    for (const StreamEntry& entry : entries) {
+      const ByteSpan stream(raw, static_cast<std::size_t>(entry.raw_bytes));
+      left_[stream_slot(entry.kind, entry.width)] = stream;
+      raw += stream.size();
     }
+  }
+
+  // All of the items stream.
+  ByteSpan take_records() {
+    return std::exchange(left_[stream_slot(StreamKind::kItems, 0)], ByteSpan());
   }
 
   // The next `count` bytes of a stream. Error kCorrupt naming the stream when it has fewer.
@@ -130,9 +138,9 @@ Status check_box(const ItemBox& box, std::uint64_t words) {
 
 class ItemParser {
  public:
-  ItemParser(std::span<const StreamEntry> entries, std::span<const Bytes> buffers,
+  ItemParser(std::span<const StreamEntry> entries, const std::uint8_t* raw,
              std::span<const TensorSpec> tensors, std::uint64_t entry_bytes_max)
-      : cursors_(entries, buffers), tensors_(tensors), entry_bytes_left_(entry_bytes_max) {}
+      : cursors_(entries, raw), tensors_(tensors), entry_bytes_left_(entry_bytes_max) {}
 
   Status parse(ByteReader* in, ItemView* view) {
     ItemHeader& item = view->header;
@@ -145,9 +153,7 @@ class ItemParser {
   }
 
   std::uint32_t tensor() const { return previous_.tensor; }
-  Status take_records(ByteSpan* records) {
-    return cursors_.take(StreamKind::kItems, 0, records->size(), records);
-  }
+  ByteSpan take_records() { return cursors_.take_records(); }
   Status check_consumed() const { return cursors_.check_consumed(); }
 
  private:
@@ -256,16 +262,11 @@ class ItemParser {
 
 }  // namespace
 
-Status parse_items(std::span<const StreamEntry> entries, std::span<const Bytes> buffers,
+Status parse_items(std::span<const StreamEntry> entries, const std::uint8_t* raw,
                    std::span<const TensorSpec> tensors, std::uint64_t entry_bytes_max,
                    std::vector<ItemView>* items) {
-  ItemParser parser(entries, buffers, tensors, entry_bytes_max);
-  ByteSpan records;
-  if (!entries.empty() && entries[0].kind == StreamKind::kItems) {
-    records = buffers[0];
-    DCR_TRY(parser.take_records(&records));
-  }
-  ByteReader in(records);
+  ItemParser parser(entries, raw, tensors, entry_bytes_max);
+  ByteReader in(parser.take_records());
   while (in.remaining() > 0) {
     const std::string where = "payload: item " + std::to_string(items->size());
     if (items->size() == kItemsPerPayloadMax) {

@@ -10,9 +10,9 @@ namespace dcr {
 
 // Parses and validates all items of a payload whose streams are decompressed: records, boxes
 // against `tensors`, order, overlap, and every item's locations and values, so that reading and
-// applying them cannot fail. `buffers` are the streams of `entries`, in the same order, and outlive
-// the views. Errors name the item and the tensor's index.
-Status parse_items(std::span<const StreamEntry> entries, std::span<const Bytes> buffers,
+// applying them cannot fail. `raw` has the streams of `entries` back to back and
+// outlives the views. Errors name the item and the tensor's index.
+Status parse_items(std::span<const StreamEntry> entries, const std::uint8_t* raw,
                    std::span<const TensorSpec> tensors, std::uint64_t entry_bytes_max,
                    std::vector<ItemView>* items);
 

@@ -126,10 +126,16 @@ void ItemReader::read_values(ChangeBlock* block) {
     kernels().unpack_symbols(sizeof(Word), bits, item_.symbols.data() + first * bits / 8,
                              block->count, values);
     if (symbol_byte_ == item_.escapes.size()) return;
+    // Where the escapes are, without a branch that would be mispredicted at each of them.
     const Word escape = static_cast<Word>(escape_value(bits));
+    std::uint16_t escaped[kBlockChanges + 1];
+    std::size_t found = 0;
     for (std::size_t i = 0; i < block->count; ++i) {
-      if (values[i] == escape)
-        values[i] = static_cast<Word>(escape + read_byte_symbol(item_.escapes));
+      escaped[found] = static_cast<std::uint16_t>(i);
+      found += values[i] == escape ? 1 : 0;
+    }
+    for (std::size_t i = 0; i < found; ++i) {
+      values[escaped[i]] = static_cast<Word>(escape + read_byte_symbol(item_.escapes));
     }
   });
 }

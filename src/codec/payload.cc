@@ -191,18 +191,21 @@ Status Payload::check_streams(ByteSpan body) {
   return {};
 }
 
-Status Payload::decompress(ByteSpan body) {
+Status Payload::decompress(ByteSpan body, std::uint64_t raw_bytes) {
+  // Not initialised: every byte is written by a stream, or the payload is dropped.
+  raw_ = std::make_unique_for_overwrite<std::uint8_t[]>(static_cast<std::size_t>(raw_bytes));
+  std::uint8_t* raw = raw_.get();
   for (const StreamEntry& entry : entries_) {
     const ByteSpan stored = body.first(static_cast<std::size_t>(entry.stored_bytes));
     body = body.subspan(stored.size());
-    Bytes raw(static_cast<std::size_t>(entry.raw_bytes));
+    const MutableByteSpan out(raw, static_cast<std::size_t>(entry.raw_bytes));
+    raw += out.size();
     if (entry.coding == kCodingZstd) {
       DCR_TRY(
-          decompress_frame(stored, raw).with_context("payload: stream " + stream_name(entry.kind)));
+          decompress_frame(stored, out).with_context("payload: stream " + stream_name(entry.kind)));
     } else {
-      std::copy(stored.begin(), stored.end(), raw.begin());
+      std::copy(stored.begin(), stored.end(), out.begin());
     }
-    buffers_.push_back(std::move(raw));
   }
   return {};
 }
@@ -232,8 +235,8 @@ Result<Payload> Payload::read(ByteSpan stored, const Digest& schema,
   if (in.remaining() != 0) return corrupt("bytes after the stream table");
   const ByteSpan body = stored.subspan(header_bytes);
   DCR_TRY(payload.check_streams(body));
-  DCR_TRY(payload.decompress(body));
-  DCR_TRY(parse_items(payload.entries_, payload.buffers_, tensors, limits.raw_bytes_max,
+  DCR_TRY(payload.decompress(body, raw_bytes));
+  DCR_TRY(parse_items(payload.entries_, payload.raw_.get(), tensors, limits.raw_bytes_max,
                       &payload.items_));
   return payload;
 }

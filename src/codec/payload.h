@@ -113,11 +113,11 @@ class Payload {
 
  private:
   Status check_streams(ByteSpan body);
-  Status decompress(ByteSpan body);
+  Status decompress(ByteSpan body, std::uint64_t raw_bytes);
 
   PayloadHeader header_;
   std::vector<StreamEntry> entries_;
-  std::vector<Bytes> buffers_;
+  std::unique_ptr<std::uint8_t[]> raw_;  // the decompressed streams, back to back
   std::vector<ItemView> items_;
 };
 

@@ -51,20 +51,22 @@ class BitWriter {
   void put(std::uint64_t value, unsigned count) {
     held_ |= static_cast<Uint128>(value) << held_bits_;
     held_bits_ += count;
-    while (held_bits_ >= 8) {
-      out_->push_back(static_cast<std::uint8_t>(held_));
-      held_ >>= 8;
-      held_bits_ -= 8;
-    }
+    if (held_bits_ < 64) return;
+    append(static_cast<std::uint64_t>(held_), sizeof(std::uint64_t));
+    held_ >>= 64;
+    held_bits_ -= 64;
   }
 
   // REQUIRES: called once, last.
-  void finish() {
-    if (held_bits_ > 0) out_->push_back(static_cast<std::uint8_t>(held_));
-    held_bits_ = 0;
-  }
+  void finish() { append(static_cast<std::uint64_t>(held_), (held_bits_ + 7) / 8); }
 
  private:
+  void append(std::uint64_t word, std::size_t bytes) {
+    const std::size_t before = out_->size();
+    out_->resize(before + bytes);
+    if (bytes > 0) std::memcpy(out_->data() + before, &word, bytes);
+  }
+
   Bytes* out_;
   Uint128 held_ = 0;
   unsigned held_bits_ = 0;
@@ -72,18 +74,16 @@ class BitWriter {
 
 // `count` bits from bit `position` on. REQUIRES: count <= 63 and they lie within `bytes`.
 inline std::uint64_t read_bits(ByteSpan bytes, std::uint64_t position, unsigned count) {
-  if (count == 0) return 0;
   const std::size_t first = static_cast<std::size_t>(position / 8);
   const unsigned shift = static_cast<unsigned>(position % 8);
-  if (first + 16 <= bytes.size()) {
-    Uint128 window;
-    std::memcpy(&window, bytes.data() + first, sizeof(window));
-    return static_cast<std::uint64_t>(window >> shift) & ((std::uint64_t{1} << count) - 1);
+  const std::uint64_t mask = (std::uint64_t{1} << count) - 1;
+  if (count + shift <= 64 && first + sizeof(std::uint64_t) <= bytes.size()) {
+    return load_little<std::uint64_t>(bytes.data() + first) >> shift & mask;
   }
   Uint128 window = 0;
-  const std::size_t last = static_cast<std::size_t>((position + count - 1) / 8);
-  for (std::size_t i = last + 1; i > first; --i) window = window << 8 | bytes[i - 1];
-  return static_cast<std::uint64_t>(window >> shift) & ((std::uint64_t{1} << count) - 1);
+  const std::size_t end = static_cast<std::size_t>((position + count + 7) / 8);
+  for (std::size_t i = end; i > first; --i) window = window << 8 | bytes[i - 1];
+  return static_cast<std::uint64_t>(window >> shift) & mask;
 }
 
 }  // namespace dcr
