@@ -142,6 +142,7 @@ Outcome run_pipeline(
 
 std::vector<TensorSpec> specs_of(const std::vector<TestTensor>& tensors) {
   std::vector<TensorSpec> specs;
+  specs.reserve(tensors.size());
   for (const TestTensor& tensor : tensors) {
     specs.push_back({tensor.new_bytes.size() / tensor.width, tensor.width, false});
   }

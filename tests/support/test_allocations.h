@@ -40,9 +40,12 @@ inline void counted_free(void* memory) {
 
 }  // namespace dcr
 
+// One source includes this.
+// NOLINTBEGIN(misc-definitions-in-headers)
 void* operator new(std::size_t bytes) { return dcr::counted_allocation(bytes); }
 void* operator new[](std::size_t bytes) { return dcr::counted_allocation(bytes); }
 void operator delete(void* memory) noexcept { dcr::counted_free(memory); }
 void operator delete[](void* memory) noexcept { dcr::counted_free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { dcr::counted_free(memory); }
 void operator delete[](void* memory, std::size_t) noexcept { dcr::counted_free(memory); }
+// NOLINTEND(misc-definitions-in-headers)
