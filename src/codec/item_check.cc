@@ -70,6 +70,10 @@ std::uint64_t value_max(const ItemHeader& header) {
 // Byte symbols of values from `base` on, with all of the item's extra bits.
 Status check_byte_symbols(const ItemView& item, ByteSpan symbols, std::uint64_t base) {
   const std::uint64_t limit = value_max(item.header);
+  // The common case needs no look at each symbol: no classes, and no value that could be too large.
+  std::uint8_t largest = 0;
+  for (const std::uint8_t symbol : symbols) largest = std::max(largest, symbol);
+  if (largest < kDirectSymbols && item.extra.empty() && base + largest <= limit) return {};
   const std::uint64_t available = std::uint64_t{8} * item.extra.size();
   std::uint64_t bit = 0;
   for (const std::uint8_t symbol : symbols) {

@@ -38,16 +38,18 @@ void ItemReader::read_positions(ChangeBlock* block) {
 
 void ItemReader::read_byte_gaps(ChangeBlock* block) {
   const std::uint8_t* gap = item_.locations.data() + location_byte_;
-  std::uint64_t position = position_;
-  for (std::size_t i = 0; i < block->count; ++i) {
-    while (*gap == 255) {
-      position += 255;
-      ++gap;
-    }
-    position += *gap++;
-    block->positions[i] = static_cast<std::uint32_t>(position++);
+  std::uint32_t next = static_cast<std::uint32_t>(position_);
+  for (std::size_t i = 0; i < block->count;) {
+    const std::size_t taken =
+        kernels().expand_gaps(gap, block->count - i, &next, block->positions + i);
+    gap += taken;
+    i += taken;
+    if (i == block->count) break;
+    for (; *gap == 255; ++gap) next += 255;
+    block->positions[i] = next + *gap++;
+    next = block->positions[i++] + 1;
   }
-  position_ = position;
+  position_ = next;
   location_byte_ = static_cast<std::size_t>(gap - item_.locations.data());
 }
 

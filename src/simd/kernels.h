@@ -72,6 +72,11 @@ struct Kernels {
   // Narrows gaps below 255 to bytes while they last; returns how many it took.
   std::size_t (*narrow_gaps)(const std::uint32_t* gaps, std::size_t count, std::uint8_t* out);
 
+  // The positions of `count` changes whose gaps are bytes, while these stay below 255: positions[i]
+  // = *next + gaps[i], and *next becomes the position after it. Returns how many it took.
+  std::size_t (*expand_gaps)(const std::uint8_t* gaps, std::size_t count, std::uint32_t* next,
+                             std::uint32_t* positions);
+
   // Sum of `count` bytes, and how many are 255.
   void (*sum_bytes)(const std::uint8_t* bytes, std::size_t count, std::uint64_t* sum,
                     std::uint64_t* full);

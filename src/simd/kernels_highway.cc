@@ -338,6 +338,44 @@ std::size_t narrow_gaps(const std::uint32_t* gaps, std::size_t count, std::uint8
   return taken;
 }
 
+std::size_t expand_gaps(const std::uint8_t* gaps, std::size_t count, std::uint32_t* next,
+                        std::uint32_t* positions) {
+  std::size_t taken = 0;
+  std::uint32_t at = *next;
+#if HWY_TARGET != HWY_SCALAR
+  // Eight gaps at a time: sums of what precedes each, in 16 bits, which eight bytes cannot
+  // overflow.
+  const hn::FixedTag<std::uint8_t, 8> d8;
+  const hn::FixedTag<std::uint16_t, 8> d16;
+  const hn::FixedTag<std::uint16_t, 4> d16_half;
+  const hn::FixedTag<std::uint32_t, 4> d32;
+  constexpr std::size_t kLanes = 8;
+  while (taken + kLanes <= count) {
+    const auto bytes = hn::LoadU(d8, gaps + taken);
+    if (!hn::AllFalse(d8, hn::Eq(bytes, hn::Set(d8, 255)))) break;
+    auto sums = hn::PromoteTo(d16, bytes);
+    sums = hn::Add(sums, hn::Set(d16, 1));
+    sums = hn::Add(sums, hn::ShiftLeftLanes<1>(d16, sums));
+    sums = hn::Add(sums, hn::ShiftLeftLanes<2>(d16, sums));
+    sums = hn::Add(sums, hn::ShiftLeftLanes<4>(d16, sums));
+    const auto before = hn::Set(d32, at - 1);
+    const auto low = hn::PromoteTo(d32, hn::LowerHalf(d16_half, sums));
+    const auto high = hn::PromoteTo(d32, hn::UpperHalf(d16_half, sums));
+    hn::StoreU(hn::Add(low, before), d32, positions + taken);
+    hn::StoreU(hn::Add(high, before), d32, positions + taken + 4);
+    at = positions[taken + kLanes - 1] + 1;
+    taken += kLanes;
+  }
+#endif
+  while (taken < count && gaps[taken] < 255) {
+    positions[taken] = at + gaps[taken];
+    at = positions[taken] + 1;
+    ++taken;
+  }
+  *next = at;
+  return taken;
+}
+
 void sum_bytes(const std::uint8_t* bytes, std::size_t count, std::uint64_t* sum,
                std::uint64_t* full) {
   std::uint64_t total = 0;
@@ -391,6 +429,7 @@ const Kernels* target_kernels() {
                                  &split_planes,
                                  &join_planes,
                                  &narrow_gaps,
+                                 &expand_gaps,
                                  &sum_bytes,
                                  &apply_dense};
   return &kTable;

@@ -228,6 +228,41 @@ TEST(Gaps, NarrowingStopsAtTheFirstFarOne) {
   }
 }
 
+TEST(ExpandGaps, EverySetTakesTheSameGapsToTheSamePositions) {
+  Words words;
+  Prng random(17);
+  for (const std::size_t count : lengths()) {
+    std::uint8_t* const gaps = words.bytes(count);
+    for (unsigned round = 0; round < 4; ++round) {
+      for (std::size_t i = 0; i < count; ++i) {
+        gaps[i] = static_cast<std::uint8_t>(round == 0 ? 254 : random.below(255));
+      }
+      // A byte of 255 somewhere, where it stops.
+      std::size_t far = count;
+      if (round >= 2 && count > 0) {
+        far = random.below(count);
+        gaps[far] = 255;
+      }
+      const std::uint32_t start =
+          round == 3 ? 0xff000000 : static_cast<std::uint32_t>(random.below(1000));
+      for (const Kernels* set : supported_kernels()) {
+        Bytes out = guarded(count * sizeof(std::uint32_t));
+        std::uint32_t next = start;
+        auto* const positions = reinterpret_cast<std::uint32_t*>(out.data());
+        ASSERT_EQ(set->expand_gaps(gaps, count, &next, positions), far)
+            << set->name << " " << count;
+        ASSERT_TRUE(guard_is_whole(out));
+        std::uint32_t expected = start;
+        for (std::size_t i = 0; i < far; ++i) {
+          ASSERT_EQ(positions[i], expected + gaps[i]) << set->name << " " << i;
+          expected = positions[i] + 1;
+        }
+        ASSERT_EQ(next, expected) << set->name << " " << count;
+      }
+    }
+  }
+}
+
 TEST(SumBytes, EverySetSumsAsTheReference) {
   Words words;
   Prng random(16);

@@ -117,6 +117,17 @@ std::size_t narrow_gaps(const std::uint32_t* gaps, std::size_t count, std::uint8
   return taken;
 }
 
+std::size_t expand_gaps(const std::uint8_t* gaps, std::size_t count, std::uint32_t* next,
+                        std::uint32_t* positions) {
+  std::size_t taken = 0;
+  while (taken < count && gaps[taken] < 255) {
+    positions[taken] = *next + gaps[taken];
+    *next = positions[taken] + 1;
+    ++taken;
+  }
+  return taken;
+}
+
 void sum_bytes(const std::uint8_t* bytes, std::size_t count, std::uint64_t* sum,
                std::uint64_t* full) {
   *sum = 0;
@@ -143,7 +154,7 @@ void apply_dense(unsigned width, Encoding encoding, const void* values, std::siz
 const Kernels& scalar_kernels() {
   static constexpr Kernels kScalar = {
       "scalar",      &scan_changes, &count_changes, &pack_symbols, &unpack_symbols, &count_escapes,
-      &split_planes, &join_planes,  &narrow_gaps,   &sum_bytes,    &apply_dense};
+      &split_planes, &join_planes,  &narrow_gaps,   &expand_gaps,  &sum_bytes,      &apply_dense};
   return kScalar;
 }
 
