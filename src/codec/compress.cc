@@ -27,11 +27,11 @@ enum class Search : std::uint8_t { kLevelOne, kNone };
 constexpr std::size_t kSampleBytes = 64 * 1024;
 
 ZSTD_CCtx* context_for(Search search) {
-  thread_local const std::unique_ptr<ZSTD_CCtx, FreeContext> context(ZSTD_createCCtx());
-  DCR_ASSERT(context != nullptr);
-  ZSTD_CCtx_reset(context.get(), ZSTD_reset_session_and_parameters);
+  thread_local const std::unique_ptr<ZSTD_CCtx, FreeContext> kContext(ZSTD_createCCtx());
+  DCR_ASSERT(kContext != nullptr);
+  ZSTD_CCtx_reset(kContext.get(), ZSTD_reset_session_and_parameters);
   const auto set = [&](ZSTD_cParameter parameter, int value) {
-    return ZSTD_isError(ZSTD_CCtx_setParameter(context.get(), parameter, value)) == 0;
+    return ZSTD_isError(ZSTD_CCtx_setParameter(kContext.get(), parameter, value)) == 0;
   };
   DCR_ASSERT(set(ZSTD_c_compressionLevel, 1));
   if (search == Search::kNone && set(ZSTD_c_literalCompressionMode, ZSTD_ps_enable)) {
@@ -42,7 +42,7 @@ ZSTD_CCtx* context_for(Search search) {
     DCR_ASSERT(set(ZSTD_c_hashLog, ZSTD_HASHLOG_MIN));
     DCR_ASSERT(set(ZSTD_c_targetLength, ZSTD_TARGETLENGTH_MAX));
   }
-  return context.get();
+  return kContext.get();
 }
 
 // Appends the frame to `out` if it is smaller than `raw`; returns its size, or raw.size().
@@ -103,10 +103,10 @@ Status check_frame(ByteSpan stored, std::uint64_t raw_bytes) {
 }
 
 Status decompress_frame(ByteSpan stored, MutableByteSpan out) {
-  thread_local const std::unique_ptr<ZSTD_DCtx, FreeContext> context(ZSTD_createDCtx());
-  DCR_ASSERT(context != nullptr);
+  thread_local const std::unique_ptr<ZSTD_DCtx, FreeContext> kContext(ZSTD_createDCtx());
+  DCR_ASSERT(kContext != nullptr);
   const std::size_t written =
-      ZSTD_decompressDCtx(context.get(), out.data(), out.size(), stored.data(), stored.size());
+      ZSTD_decompressDCtx(kContext.get(), out.data(), out.size(), stored.data(), stored.size());
   if (ZSTD_isError(written) != 0) {
     return Status(Code::kCorrupt, std::string("zstd: ") + ZSTD_getErrorName(written));
   }
