@@ -10,6 +10,13 @@
 
 namespace dcr {
 
+namespace {
+
+// More than a payload's header takes, and than the compressor wants beyond its part of each stream.
+constexpr std::size_t kSealSlackBytes = 32 * kKiB;
+
+}  // namespace
+
 struct PayloadWriter::Streams {
   std::array<Bytes, kStreamSlots> bytes;
   std::uint64_t items = 0;
@@ -107,29 +114,31 @@ Bytes PayloadWriter::seal(const PayloadHeader& header, ByteSpan key) {
   Streams& s = *streams_;
   Bytes table;
   ByteWriter entries(&table);
-  Bytes body;
+  // Room for everything at once, the header too: a body that moves to grow, or is copied behind its
+  // header, would take as much memory again. What is not written to costs none.
+  Bytes payload;
+  payload.reserve(static_cast<std::size_t>(s.raw_bytes + s.raw_bytes / 128) + kSealSlackBytes);
   std::uint16_t count = 0;
   for (unsigned slot = 0; slot < kStreamSlots; ++slot) {
     Bytes& raw = s.bytes[slot];
     if (raw.empty()) continue;
-    const std::size_t before = body.size();
-    const std::uint8_t coding = compress_stream(raw, &body);
+    const std::size_t before = payload.size();
+    const std::uint8_t coding = compress_stream(raw, &payload);
     entries.u8(static_cast<std::uint8_t>(slot / 9));
     entries.u8(coding);
     entries.u8(static_cast<std::uint8_t>(slot % 9));
     entries.varint(raw.size());
-    entries.varint(body.size() - before);
+    entries.varint(payload.size() - before);
     ++count;
     Bytes().swap(raw);  // its memory is not needed any more
   }
-  Bytes payload;
+  Bytes head;
   const std::size_t header_bytes = kPayloadFixedBytes + table.size();
-  payload.reserve(header_bytes + body.size());
-  ByteWriter out(&payload);
+  ByteWriter out(&head);
   out.text(kPayloadMagic);
   out.u32(kFormatVersion);
   out.u32(static_cast<std::uint32_t>(header_bytes));
-  out.u64(header_bytes + body.size());
+  out.u64(header_bytes + payload.size());
   out.u64(s.raw_bytes);
   out.bytes(header.run);
   out.u64(header.attempt);
@@ -143,10 +152,10 @@ Bytes PayloadWriter::seal(const PayloadHeader& header, ByteSpan key) {
   out.u16(count);
   out.u32(0);
   out.bytes(header.schema);
-  DCR_ASSERT(payload.size() == kPayloadDigestOffset);
+  DCR_ASSERT(head.size() == kPayloadDigestOffset);
   out.zeros(sizeof(Digest));
   out.bytes(table);
-  out.bytes(body);
+  payload.insert(payload.begin(), head.begin(), head.end());
   const Digest digest = blake2b(payload, key);
   std::memcpy(payload.data() + kPayloadDigestOffset, digest.data(), digest.size());
   return payload;

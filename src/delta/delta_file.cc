@@ -216,10 +216,9 @@ Result<Payload> DeltaReader::read_payload(std::size_t index) const {
   const std::string context = path_ + ": " + payload_name(index);
   Bytes stored(static_cast<std::size_t>(entry.stored_bytes));
   DCR_TRY(file_->read(entry.offset, stored));
-  // The limit also holds for the values of items, which may be more than their streams: at most
-  // what a bucket takes in.
+  // The limit also holds for the values of items, which may be more than their streams.
   const PayloadLimits limits{entry.stored_bytes,
-                             std::max(footer_.payload_raw_bytes_max, kDeltaBucketBytes)};
+                             std::max(footer_.payload_raw_bytes_max, kDeltaValueBytesMax)};
   Result<Payload> payload = Payload::read(stored, schema_, specs_, limits);
   if (!payload.ok()) return payload.status().with_context(context);
   // The payload's digest matches its bytes; the footer says that it is this delta's.

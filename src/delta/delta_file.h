@@ -23,9 +23,12 @@ namespace dcr {
 // docs/FORMAT.md "Delta file".
 inline constexpr std::uint64_t kDeltaPrologueBytes = 16;
 inline constexpr std::uint64_t kDeltaTrailerBytes = 56;
-// Input bytes of a payload's items. Small, so that a payload can be decoded within the memory bound
-// at every change rate.
-inline constexpr std::uint64_t kDeltaBucketBytes = 64 * kMiB;
+// Input bytes of a payload's items, as the writer closes payloads. Small, so that construction and
+// application stay within the least memory bound at every change rate.
+inline constexpr std::uint64_t kDeltaBucketBytes = 48 * kMiB;
+// Words with a change in one payload, in bytes; more only where its streams take more.
+inline constexpr std::uint64_t kDeltaValueBytesMax = 64 * kMiB;
+static_assert(kDeltaBucketBytes <= kDeltaValueBytesMax);
 // The name under which the file of a single-file checkpoint stands in a delta: what a directory
 // with one weights file calls it, so that the names that users give to single files do not matter.
 inline constexpr const char* kSingleFileName = "model.safetensors";

@@ -296,7 +296,7 @@ DiffPlan plan_diff(std::uint64_t memory_bytes_max, unsigned threads) {
   // A piece until it is in its bucket: an item, at most the words themselves and a little.
   constexpr std::uint64_t kWaiting = kPieceBytesMax + kMiB;
   // The bucket that is filled has at most the words, and again as much while a stream moves to
-  // make room. One that is compressed has them and what comes of them, or that twice.
+  // make room. One that is compressed has them and what comes of them.
   constexpr std::uint64_t kFilled = 2 * kDeltaBucketBytes;
   constexpr std::uint64_t kSealed = 2 * kDeltaBucketBytes;
   const auto takes = [threads](const DiffPlan& plan) {

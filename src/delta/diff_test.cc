@@ -243,9 +243,9 @@ TEST_F(DiffTest, ThePlanKeepsTheMemoryBound) {
     unsigned threads;
     std::uint64_t window, sealing;
   };
-  for (const Case& c : {Case{0, 8, 1, 1}, Case{256 * kMiB, 8, 1, 1}, Case{480 * kMiB, 8, 2, 1},
-                        Case{481 * kMiB, 8, 1, 2}, Case{kGiB, 1, 2, 2}, Case{kGiB, 2, 4, 2},
-                        Case{kGiB, 64, 6, 2}, Case{64 * kGiB, 64, 128, 2}}) {
+  for (const Case& c : {Case{0, 8, 1, 1}, Case{256 * kMiB, 8, 1, 1}, Case{384 * kMiB, 8, 1, 1},
+                        Case{385 * kMiB, 8, 1, 2}, Case{kGiB, 1, 2, 2}, Case{kGiB, 2, 4, 2},
+                        Case{kGiB, 64, 7, 2}, Case{64 * kGiB, 64, 128, 2}}) {
     const DiffPlan plan = plan_diff(c.memory, c.threads);
     EXPECT_EQ(plan.window, c.window) << c.memory << " bytes, " << c.threads << " threads";
     EXPECT_EQ(plan.sealing, c.sealing) << c.memory << " bytes, " << c.threads << " threads";
