@@ -14,6 +14,7 @@ import resource
 import shutil
 import signal
 import struct
+import stat
 import subprocess
 import sys
 import tempfile
@@ -389,6 +390,20 @@ class ErrorsTest(DcrTest):
         self.good("apply", delta, old, "-o", self.path("copy.st"), "--force")
         self.assertEqual(content(self.path("copy.st")), content(new))
         self.assertEqual(content(old), was)
+
+    def test_a_pipe_is_never_replaced(self):
+        self.make_steps(1)
+        pipe = self.path("pipe")
+        os.mkfifo(pipe)
+        old, new = self.path("step0.st"), self.path("step1.st")
+        self.bad(2, "exists", "no regular file", "diff", old, new, "-o", pipe, "--force")
+        self.assertTrue(stat.S_ISFIFO(os.lstat(pipe).st_mode))
+
+    def test_an_output_needs_its_directory(self):
+        self.make_steps(1)
+        old, new = self.path("step0.st"), self.path("step1.st")
+        missing = self.path(os.path.join("nowhere", "step1.dcr"))
+        self.bad(3, "not_found", "the output's directory", "diff", old, new, "-o", missing)
 
     def test_bad_input(self):
         self.make_steps(1)

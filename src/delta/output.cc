@@ -100,9 +100,10 @@ Status refuse_nested_directory(FileSystem& files, const std::string& output) {
 
 Status check_output(FileSystem& files, const std::string& output, bool as_directory, bool force,
                     const std::vector<std::string>& inputs) {
-  DCR_ASSIGN(const FileInfo parent, files.info(parent_path(output), true));
-  if (parent.kind != FileKind::kDirectory) {
-    return {Code::kNotFound, quoted_name(parent_path(output)) + " is not a directory"};
+  DCR_ASSIGN(const std::optional<FileInfo> parent, find(files, parent_path(output), true));
+  if (!parent || parent->kind != FileKind::kDirectory) {
+    return {Code::kNotFound, "the output's directory " + quoted_name(parent_path(output)) +
+                                 (parent ? " is not a directory" : " does not exist")};
   }
   DCR_ASSIGN(const std::optional<FileInfo> link, find(files, output, false));
   if (!link) return {};
@@ -115,6 +116,10 @@ Status check_output(FileSystem& files, const std::string& output, bool as_direct
   }
   if (!force) {
     return {Code::kExists, quoted_name(output) + " exists; it is replaced with --force only"};
+  }
+  // A rename would replace a device or a pipe by a file, for everyone who uses it.
+  if (link->kind == FileKind::kOther) {
+    return {Code::kExists, quoted_name(output) + " is no regular file, so it is not replaced"};
   }
   if (link->kind == FileKind::kDirectory) {
     if (!as_directory) {
