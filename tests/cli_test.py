@@ -13,8 +13,8 @@ import random
 import resource
 import shutil
 import signal
-import struct
 import stat
+import struct
 import subprocess
 import sys
 import tempfile
