@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <type_traits>
 
 #include "simd/kernels.h"
 #include "simd/targets.h"
@@ -27,6 +28,13 @@ constexpr std::size_t kStepWords = 64;
 // Symbols that one step of the packing loops covers: a block of bytes in the first-level cache.
 constexpr std::size_t kBlock = 1024;
 
+// The unsigned integer with a bit for each of so many lanes.
+template <std::size_t kLanes>
+using LaneBits = std::conditional_t<
+    kLanes <= 8, std::uint8_t,
+    std::conditional_t<kLanes <= 16, std::uint16_t,
+                       std::conditional_t<kLanes <= 32, std::uint32_t, std::uint64_t>>>;
+
 // Bit i is set where word i of the 64 differs.
 template <typename Word>
 HWY_INLINE std::uint64_t difference_mask(const std::uint8_t* old_words,
@@ -37,11 +45,11 @@ HWY_INLINE std::uint64_t difference_mask(const std::uint8_t* old_words,
   for (std::size_t i = 0; i < kStepWords; i += lanes) {
     const auto a = hn::LoadU(d, reinterpret_cast<const Word*>(old_words) + i);
     const auto b = hn::LoadU(d, reinterpret_cast<const Word*>(new_words) + i);
-    alignas(8) std::uint8_t bits[8] = {};
-    hn::StoreMaskBits(d, hn::Eq(a, b), bits);
-    std::uint64_t part;
-    std::memcpy(&part, bits, sizeof(part));
-    if (lanes < 64) part &= (std::uint64_t{1} << lanes) - 1;
+    // Exactly as many bytes as are stored: a wider load behind a narrower store would wait for it.
+    LaneBits<hn::MaxLanes(d)> bits = 0;
+    hn::StoreMaskBits(d, hn::Eq(a, b), reinterpret_cast<std::uint8_t*>(&bits));
+    std::uint64_t part = bits;
+    if (lanes < 8) part &= (std::uint64_t{1} << lanes) - 1;
     equal |= part << i;
   }
   return ~equal;
