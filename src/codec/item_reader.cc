@@ -128,16 +128,16 @@ void ItemReader::read_values(ChangeBlock* block) {
     kernels().unpack_symbols(sizeof(Word), bits, item_.symbols.data() + first * bits / 8,
                              block->count, values);
     if (symbol_byte_ == item_.escapes.size()) return;
-    // Where the escapes are, without a branch that would be mispredicted at each of them.
+    // Found in the packed symbols, so that only escapes cost anything.
+    const ByteSpan packed = item_.symbols.subspan(first * bits / 8);
+    const std::size_t bytes = (block->count * bits + 7) / 8;
     const Word escape = static_cast<Word>(escape_value(bits));
-    std::uint16_t escaped[kBlockChanges + 1];
-    std::size_t found = 0;
-    for (std::size_t i = 0; i < block->count; ++i) {
-      escaped[found] = static_cast<std::uint16_t>(i);
-      found += values[i] == escape ? 1 : 0;
-    }
-    for (std::size_t i = 0; i < found; ++i) {
-      values[escaped[i]] = static_cast<Word>(escape + read_byte_symbol(item_.escapes));
+    for (std::size_t done = 0; done < bytes; done += sizeof(std::uint64_t)) {
+      std::uint64_t found = escape_bits(bits, load_packed(packed.data() + done, bytes - done));
+      for (; found != 0; found &= found - 1) {
+        const std::size_t bit = 8 * done + static_cast<std::size_t>(std::countr_zero(found));
+        values[bit / bits] = static_cast<Word>(escape + read_byte_symbol(item_.escapes));
+      }
     }
   });
 }

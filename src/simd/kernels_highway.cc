@@ -288,16 +288,17 @@ void unpack_symbols(unsigned width, unsigned bits, const std::uint8_t* in, std::
 }
 
 std::size_t count_escapes(unsigned bits, const std::uint8_t* in, std::size_t count) {
-  const std::uint8_t escape = static_cast<std::uint8_t>((1u << bits) - 1);
+  const std::size_t bytes = (count * bits + 7) / 8;
   std::size_t escapes = 0;
-  for (std::size_t done = 0; done < count; done += kBlock) {
-    const std::size_t part = std::min(kBlock, count - done);
-    alignas(64) std::uint8_t symbols[kBlock + 4];
-    separate_symbols(bits, in, (part * bits + 7) / 8, symbols);
-    for (std::size_t i = 0; i < part; ++i) escapes += symbols[i] == escape ? 1 : 0;
-    in += kBlock * bits / 8;
+  for (std::size_t done = 0; done < bytes; done += sizeof(std::uint64_t)) {
+    const std::uint64_t packed = load_packed(in + done, bytes - done);
+    escapes += static_cast<std::size_t>(std::popcount(escape_bits(bits, packed)));
   }
-  return escapes;
+  // Of the last byte, only the bits that hold symbols count.
+  const std::size_t used = count * bits % 8;
+  if (used == 0) return escapes;
+  const std::uint64_t padding = std::uint64_t{in[bytes - 1]} >> used << used;
+  return escapes - static_cast<std::size_t>(std::popcount(escape_bits(bits, padding)));
 }
 
 void split_planes(unsigned width, const void* values, std::size_t count,
@@ -371,7 +372,7 @@ std::size_t expand_gaps(const std::uint8_t* gaps, std::size_t count, std::uint32
     const auto high = hn::PromoteTo(d32, hn::UpperHalf(d16_half, sums));
     hn::StoreU(hn::Add(low, before), d32, positions + taken);
     hn::StoreU(hn::Add(high, before), d32, positions + taken + 4);
-    at = positions[taken + kLanes - 1] + 1;
+    at += hn::ExtractLane(sums, kLanes - 1);
     taken += kLanes;
   }
 #endif

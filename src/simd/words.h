@@ -68,6 +68,22 @@ constexpr Word decode_word(Encoding encoding, Word resident, Word value) {
   return value;
 }
 
+// Eight bytes of packed symbols, or the `left` that there are and zeros.
+inline std::uint64_t load_packed(const std::uint8_t* in, std::size_t left) {
+  std::uint64_t packed = 0;
+  std::memcpy(&packed, in, left < sizeof(packed) ? left : sizeof(packed));
+  return packed;
+}
+
+// The lowest bit of each symbol of `bits` (2, 4 or 8) bits that is all ones.
+constexpr std::uint64_t escape_bits(unsigned bits, std::uint64_t packed) {
+  for (unsigned reach = 1; reach < bits; reach *= 2) packed &= packed >> reach;
+  const std::uint64_t lowest = bits == 2   ? 0x5555555555555555
+                               : bits == 4 ? 0x1111111111111111
+                                           : 0x0101010101010101;
+  return packed & lowest;
+}
+
 // Calls `body(Word{})` with the unsigned type of `width` bytes. REQUIRES: width is 1, 2, 4 or 8.
 template <typename Body>
 inline auto for_width(unsigned width, const Body& body) {
