@@ -24,7 +24,7 @@ struct FreeContext {
 enum class Search : std::uint8_t { kLevelOne, kNone };
 
 // Streams up to this size are tried both ways; of longer ones a sample of this size is.
-constexpr std::size_t kSampleBytes = 64 * 1024;
+constexpr std::size_t kSampleBytes = 16 * 1024;
 
 ZSTD_CCtx* context_for(Search search) {
   thread_local const std::unique_ptr<ZSTD_CCtx, FreeContext> kContext(ZSTD_createCCtx());
