@@ -149,6 +149,7 @@ Status measure_one(const Tool& tool, const std::string& before, const std::strin
     results.emplace_back(join_path(after, shard), join_path(output, shard));
   }
   std::vector<std::string> outputs;
+  outputs.reserve(results.size());
   for (const auto& [expected, actual] : results) outputs.push_back(actual);
 
   DCR_ASSIGN(const ProcessRun made, run_checked(tool.diff(before, after, delta), directory));
