@@ -50,8 +50,9 @@ Status Model::load(std::uint64_t /*index*/, const Piece& piece, PieceBuffers* /*
   return {};
 }
 
-Result<PipelineResult> Model::build(Executor& executor, PayloadSink& sink) {
-  return build_payloads(executor, pieces_, *this, PipelineOptions{}, sink);
+Result<PipelineResult> Model::build(Executor& executor, PayloadSink& sink,
+                                    const PipelineOptions& options) {
+  return build_payloads(executor, pieces_, *this, options, sink);
 }
 
 Result<Payload> Model::read(ByteSpan stored) const {

@@ -23,7 +23,8 @@ class Model final : public PieceSource {
               const std::function<void(const ScanBox&)>& scan) override;
 
   // Builds all payloads as a refit would, handing them to `sink`.
-  Result<PipelineResult> build(Executor& executor, PayloadSink& sink);
+  Result<PipelineResult> build(Executor& executor, PayloadSink& sink,
+                               const PipelineOptions& options = {});
 
   // Reads one payload with all checks.
   Result<Payload> read(ByteSpan stored) const;

@@ -389,15 +389,25 @@ void sum_bytes(const std::uint8_t* bytes, std::size_t count, std::uint64_t* sum,
                std::uint64_t* full) {
   std::uint64_t total = 0;
   std::uint64_t full_total = 0;
-  for (std::size_t done = 0; done < count; done += kBlock) {
-    // 32-bit sums of one block cannot overflow and vectorise at twice the rate.
-    const std::size_t part = std::min(kBlock, count - done);
-    std::uint32_t block = 0;
-    std::uint32_t block_full = 0;
-    for (std::size_t i = 0; i < part; ++i) block += bytes[done + i];
-    for (std::size_t i = 0; i < part; ++i) block_full += bytes[done + i] == 255 ? 1 : 0;
-    total += block;
-    full_total += block_full;
+  std::size_t done = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const hn::ScalableTag<std::uint8_t> d8;
+  const hn::Repartition<std::uint64_t, decltype(d8)> d64;
+  const auto all_ones = hn::Set(d8, 255);
+  const auto one = hn::Set(d8, 1);
+  auto sums = hn::Zero(d64);
+  auto full_sums = hn::Zero(d64);
+  for (; done + hn::Lanes(d8) <= count; done += hn::Lanes(d8)) {
+    const auto some = hn::LoadU(d8, bytes + done);
+    sums = hn::Add(sums, hn::SumsOf8(some));
+    full_sums = hn::Add(full_sums, hn::SumsOf8(hn::IfThenElseZero(hn::Eq(some, all_ones), one)));
+  }
+  total = hn::GetLane(hn::SumOfLanes(d64, sums));
+  full_total = hn::GetLane(hn::SumOfLanes(d64, full_sums));
+#endif
+  for (; done < count; ++done) {
+    total += bytes[done];
+    full_total += bytes[done] == 255 ? 1 : 0;
   }
   *sum = total;
   *full = full_total;
