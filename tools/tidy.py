@@ -19,9 +19,12 @@ LAYERS = {
     "tensor": ["base", "runtime"],
     "codec": ["base", "simd", "tensor"],
     "source": ["base", "runtime", "simd", "tensor", "codec"],
-    "delta": ["base", "runtime", "simd", "tensor", "codec", "source"],
-    "api": ["base", "runtime", "simd", "tensor", "codec", "source", "delta"],
-    "cli": ["base", "runtime", "simd", "tensor", "codec", "source", "delta", "api"],
+    "receiver": ["base", "runtime", "simd", "tensor", "codec"],
+    "layout": ["base", "tensor"],
+    "delta": ["base", "runtime", "simd", "tensor", "codec", "source", "receiver"],
+    "api": ["base", "runtime", "simd", "tensor", "codec", "source", "receiver", "layout", "delta"],
+    "cli": ["base", "runtime", "simd", "tensor", "codec", "source", "receiver", "layout", "delta",
+            "api"],
 }
 COMMON_HEADERS = {"dcr/status.h", "dcr/tensor.h", "dcr/options.h", "dcr/ports.h"}
 # The other public headers belong to those who implement or use them.
@@ -38,7 +41,7 @@ LIBRARIES = [
     ("zstd", {"codec", "bench"}),
     ("zdict", {"codec", "bench"}),
     ("hwy/", {"simd", "bench"}),
-    ("nlohmann/", {"tensor", "cli", "bench", "test", "tests"}),
+    ("nlohmann/", {"tensor", "layout", "cli", "bench", "test", "tests"}),
     ("CLI/", {"cli", "bench"}),
     ("fmt/", {"cli", "bench", "test", "tests"}),
     ("gtest/", {"test", "tests"}),
@@ -50,7 +53,7 @@ LIBRARIES = [
     ("future", set()),
     ("random", set()),
     ("regex", set()),
-    ("mutex", {"runtime", "source", "delta", "api", "cli", "bench", "test", "tests"}),
+    ("mutex", {"runtime", "source", "receiver", "delta", "api", "cli", "bench", "test", "tests"}),
     ("chrono", {"runtime", "cli", "bench", "test", "tests"}),
     ("iostream", {"cli", "bench", "fuzz"}),
     ("filesystem", {"bench", "fuzz", "test", "tests"}),
