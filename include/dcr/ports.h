@@ -125,6 +125,9 @@ struct LoaderEvent {
   // kCopy: what is copied. Its storage may be that of the given tensor, or a temporary of the
   // loader, readable through the TargetMemory until the hook returns.
   std::optional<TensorView> source;
+  // kFill: the word that every element gets, zero-extended. The same for every given tensor, or the
+  // loader took it from there.
+  std::uint64_t fill_word = 0;
 };
 
 // What the receiver wants of an intercepted write.
