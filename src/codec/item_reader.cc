@@ -37,20 +37,11 @@ void ItemReader::read_positions(ChangeBlock* block) {
 }
 
 void ItemReader::read_byte_gaps(ChangeBlock* block) {
-  const std::uint8_t* gap = item_.locations.data() + location_byte_;
   std::uint32_t next = static_cast<std::uint32_t>(position_);
-  for (std::size_t i = 0; i < block->count;) {
-    const std::size_t taken =
-        kernels().expand_gaps(gap, block->count - i, &next, block->positions + i);
-    gap += taken;
-    i += taken;
-    if (i == block->count) break;
-    for (; *gap == 255; ++gap) next += 255;
-    block->positions[i] = next + *gap++;
-    next = block->positions[i++] + 1;
-  }
+  location_byte_ += kernels().expand_gaps(item_.locations.data() + location_byte_,
+                                          item_.locations.size() - location_byte_, block->count,
+                                          &next, block->positions);
   position_ = next;
-  location_byte_ = static_cast<std::size_t>(gap - item_.locations.data());
 }
 
 void ItemReader::read_split_gaps(ChangeBlock* block) {
@@ -79,8 +70,7 @@ void ItemReader::read_bitmap(ChangeBlock* block) {
   std::size_t found = 0;
   while (found < block->count) {
     const std::size_t byte = static_cast<std::size_t>(position_ / 8);
-    std::uint64_t bits = 0;
-    std::memcpy(&bits, map.data() + byte, std::min(sizeof(bits), map.size() - byte));
+    std::uint64_t bits = load_packed(map.data() + byte, map.size() - byte);
     const std::uint64_t base = position_ - position_ % 8;
     bits = bits >> (position_ % 8) << (position_ % 8);
     position_ = base + 64;
@@ -128,16 +118,19 @@ void ItemReader::read_values(ChangeBlock* block) {
     kernels().unpack_symbols(sizeof(Word), bits, item_.symbols.data() + first * bits / 8,
                              block->count, values);
     if (symbol_byte_ == item_.escapes.size()) return;
-    // Found in the packed symbols, so that only escapes cost anything.
-    const ByteSpan packed = item_.symbols.subspan(first * bits / 8);
-    const std::size_t bytes = (block->count * bits + 7) / 8;
+    std::uint16_t escapes[kBlockChanges + kEscapeSlack];
+    const std::size_t count = kernels().find_escapes(bits, item_.symbols.data() + first * bits / 8,
+                                                     block->count, escapes);
     const Word escape = static_cast<Word>(escape_value(bits));
-    for (std::size_t done = 0; done < bytes; done += sizeof(std::uint64_t)) {
-      std::uint64_t found = escape_bits(bits, load_packed(packed.data() + done, bytes - done));
-      for (; found != 0; found &= found - 1) {
-        const std::size_t bit = 8 * done + static_cast<std::size_t>(std::countr_zero(found));
-        values[bit / bits] = static_cast<Word>(escape + read_byte_symbol(item_.escapes));
-      }
+    if (item_.extra.empty()) {
+      const std::uint8_t* symbols = item_.escapes.data() + symbol_byte_;
+      for (std::size_t i = 0; i < count; ++i)
+        values[escapes[i]] = static_cast<Word>(escape + symbols[i]);
+      symbol_byte_ += count;
+      return;
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      values[escapes[i]] = static_cast<Word>(escape + read_byte_symbol(item_.escapes));
     }
   });
 }

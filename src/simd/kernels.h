@@ -31,6 +31,9 @@ struct ScanBox {
 // How many words past the last one the outputs of scan_changes may be scribbled on.
 inline constexpr std::size_t kScanSlackWords = 64;
 
+// How many entries past the last one the output of find_escapes may be scribbled on.
+inline constexpr std::size_t kEscapeSlack = 4;
+
 struct Kernels {
   const char* name;  // "scalar", or the Highway target ("AVX2", "AVX3", "NEON", …)
 
@@ -62,6 +65,11 @@ struct Kernels {
   // How many of the `count` symbols are 2^bits − 1 (escapes).
   std::size_t (*count_escapes)(unsigned bits, const std::uint8_t* in, std::size_t count);
 
+  // The indices of these, ascending; returns how many. REQUIRES: bits is 2 or 4, count <= 65,536.
+  // `indices` needs room for count + kEscapeSlack entries.
+  std::size_t (*find_escapes)(unsigned bits, const std::uint8_t* in, std::size_t count,
+                              std::uint16_t* indices);
+
   // Gathers bits [8 × plane, 8 × plane + 8) of each word, and the inverse for all planes of a word
   // at once.
   void (*split_planes)(unsigned width, const void* values, std::size_t count,
@@ -72,10 +80,11 @@ struct Kernels {
   // Narrows gaps below 255 to bytes while they last; returns how many it took.
   std::size_t (*narrow_gaps)(const std::uint32_t* gaps, std::size_t count, std::uint8_t* out);
 
-  // The positions of `count` changes whose gaps are bytes, while these stay below 255: positions[i]
-  // = *next + gaps[i], and *next becomes the position after it. Returns how many it took.
-  std::size_t (*expand_gaps)(const std::uint8_t* gaps, std::size_t count, std::uint32_t* next,
-                             std::uint32_t* positions);
+  // The positions of the next `count` changes: each gap is any number of bytes 255, which count
+  // 255, and a byte below; positions[i] = *next + the gap, and *next becomes the position after it.
+  // Returns how many bytes it took. REQUIRES: the `bytes` bytes hold so many gaps.
+  std::size_t (*expand_gaps)(const std::uint8_t* gaps, std::size_t bytes, std::size_t count,
+                             std::uint32_t* next, std::uint32_t* positions);
 
   // Sum of `count` bytes, and how many are 255.
   void (*sum_bytes)(const std::uint8_t* bytes, std::size_t count, std::uint64_t* sum,

@@ -301,6 +301,30 @@ std::size_t count_escapes(unsigned bits, const std::uint8_t* in, std::size_t cou
   return escapes - static_cast<std::size_t>(std::popcount(escape_bits(bits, padding)));
 }
 
+std::size_t find_escapes(unsigned bits, const std::uint8_t* in, std::size_t count,
+                         std::uint16_t* indices) {
+  const unsigned shift = bits == 2 ? 1 : 2;
+  const std::size_t bytes = (count * bits + 7) / 8;
+  std::size_t found = 0;
+  for (std::size_t done = 0; done < bytes; done += sizeof(std::uint64_t)) {
+    std::uint64_t left = escape_bits(bits, load_packed(in + done, bytes - done));
+    const std::size_t used = (count << shift) - 8 * done;
+    if (used < 64) left &= (std::uint64_t{1} << used) - 1;
+    const std::size_t end = found + static_cast<std::size_t>(std::popcount(left));
+    // The first few without asking whether they exist: how many there are is hard to predict.
+    while (true) {
+      for (std::size_t i = 0; i < kEscapeSlack; ++i, left &= left - 1) {
+        const std::size_t bit = 8 * done + static_cast<std::size_t>(std::countr_zero(left));
+        indices[found + i] = static_cast<std::uint16_t>(bit >> shift);
+      }
+      found += kEscapeSlack;
+      if (found >= end) break;
+    }
+    found = end;
+  }
+  return found;
+}
+
 void split_planes(unsigned width, const void* values, std::size_t count,
                   std::uint8_t* const* planes) {
   for_width(width, [&]<typename Word>(Word) {
@@ -347,39 +371,54 @@ std::size_t narrow_gaps(const std::uint32_t* gaps, std::size_t count, std::uint8
   return taken;
 }
 
-std::size_t expand_gaps(const std::uint8_t* gaps, std::size_t count, std::uint32_t* next,
-                        std::uint32_t* positions) {
+std::size_t expand_gaps(const std::uint8_t* gaps, [[maybe_unused]] std::size_t bytes,
+                        std::size_t count, std::uint32_t* next, std::uint32_t* positions) {
   std::size_t taken = 0;
+  std::size_t found = 0;
   std::uint32_t at = *next;
 #if HWY_TARGET != HWY_SCALAR
-  // Eight gaps at a time: sums of what precedes each, in 16 bits, which eight bytes cannot
-  // overflow.
+  // Eight bytes at a time: sums up to and with each, in 16 bits, which eight bytes cannot overflow.
+  // A gap's last byte also passes over the change itself.
   const hn::FixedTag<std::uint8_t, 8> d8;
+  const hn::FixedTag<std::uint8_t, 4> d8_half;
   const hn::FixedTag<std::uint16_t, 8> d16;
   const hn::FixedTag<std::uint16_t, 4> d16_half;
   const hn::FixedTag<std::uint32_t, 4> d32;
   constexpr std::size_t kLanes = 8;
-  while (taken + kLanes <= count) {
-    const auto bytes = hn::LoadU(d8, gaps + taken);
-    if (!hn::AllFalse(d8, hn::Eq(bytes, hn::Set(d8, 255)))) break;
-    auto sums = hn::PromoteTo(d16, bytes);
-    sums = hn::Add(sums, hn::Set(d16, 1));
+  while (found + kLanes <= count && taken + kLanes <= bytes) {
+    const auto part = hn::LoadU(d8, gaps + taken);
+    auto sums = hn::PromoteTo(d16, part);
+    const auto last = hn::Ne(sums, hn::Set(d16, 255));
+    sums = hn::Add(sums, hn::IfThenElseZero(last, hn::Set(d16, 1)));
     sums = hn::Add(sums, hn::ShiftLeftLanes<1>(d16, sums));
     sums = hn::Add(sums, hn::ShiftLeftLanes<2>(d16, sums));
     sums = hn::Add(sums, hn::ShiftLeftLanes<4>(d16, sums));
     const auto before = hn::Set(d32, at - 1);
-    const auto low = hn::PromoteTo(d32, hn::LowerHalf(d16_half, sums));
-    const auto high = hn::PromoteTo(d32, hn::UpperHalf(d16_half, sums));
-    hn::StoreU(hn::Add(low, before), d32, positions + taken);
-    hn::StoreU(hn::Add(high, before), d32, positions + taken + 4);
+    const auto low = hn::Add(hn::PromoteTo(d32, hn::LowerHalf(d16_half, sums)), before);
+    const auto high = hn::Add(hn::PromoteTo(d32, hn::UpperHalf(d16_half, sums)), before);
     at += hn::ExtractLane(sums, kLanes - 1);
     taken += kLanes;
+    if (hn::AllTrue(d16, last)) {
+      hn::StoreU(low, d32, positions + found);
+      hn::StoreU(high, d32, positions + found + 4);
+      found += kLanes;
+      continue;
+    }
+    // Continuations are no changes.
+    const auto low_last =
+        hn::Ne(hn::PromoteTo(d32, hn::LowerHalf(d8_half, part)), hn::Set(d32, 255));
+    hn::StoreU(hn::Compress(low, low_last), d32, positions + found);
+    found += hn::CountTrue(d32, low_last);
+    const auto high_last =
+        hn::Ne(hn::PromoteTo(d32, hn::UpperHalf(d8_half, part)), hn::Set(d32, 255));
+    hn::StoreU(hn::Compress(high, high_last), d32, positions + found);
+    found += hn::CountTrue(d32, high_last);
   }
 #endif
-  while (taken < count && gaps[taken] < 255) {
-    positions[taken] = at + gaps[taken];
-    at = positions[taken] + 1;
-    ++taken;
+  for (; found < count; ++found) {
+    for (; gaps[taken] == 255; ++taken) at += 255;
+    positions[found] = at + gaps[taken++];
+    at = positions[found] + 1;
   }
   *next = at;
   return taken;
@@ -445,6 +484,7 @@ const Kernels* target_kernels() {
                                  &pack_symbols,
                                  &unpack_symbols,
                                  &count_escapes,
+                                 &find_escapes,
                                  &split_planes,
                                  &join_planes,
                                  &narrow_gaps,

@@ -98,6 +98,19 @@ TEST(Pack, ReferenceOnKnownValues) {
   EXPECT_EQ(scalar_kernels().count_escapes(8, out, 10), 2u);
 }
 
+// find_escapes of `set`, against the reference.
+void expect_found_escapes(const Kernels& set, unsigned bits, const std::uint8_t* in,
+                          std::size_t count, std::size_t escapes) {
+  std::vector<std::uint16_t> expected(count + kEscapeSlack);
+  std::vector<std::uint16_t> indices(count + kEscapeSlack);
+  ASSERT_EQ(scalar_kernels().find_escapes(bits, in, count, expected.data()), escapes);
+  ASSERT_EQ(set.find_escapes(bits, in, count, indices.data()), escapes)
+      << describe(set, 0, bits, count);
+  expected.resize(escapes);
+  indices.resize(escapes);
+  ASSERT_EQ(indices, expected) << describe(set, 0, bits, count);
+}
+
 TEST(Pack, EverySetPacksAndUnpacksAsTheReference) {
   Words words;
   Prng random(11);
@@ -131,6 +144,7 @@ TEST(Pack, EverySetUnpacksAndCountsAnyBytes) {
       const std::size_t escapes = scalar_kernels().count_escapes(bits, in, count);
       for (const Kernels* set : supported_kernels()) {
         ASSERT_EQ(set->count_escapes(bits, in, count), escapes) << describe(*set, 0, bits, count);
+        if (bits != 8) expect_found_escapes(*set, bits, in, count, escapes);
         for (const unsigned width : kWidths) {
           Bytes expected = guarded(count * width);
           Bytes out = guarded(count * width);
@@ -232,32 +246,46 @@ TEST(ExpandGaps, EverySetTakesTheSameGapsToTheSamePositions) {
   Words words;
   Prng random(17);
   for (const std::size_t count : lengths()) {
-    std::uint8_t* const gaps = words.bytes(count);
-    for (unsigned round = 0; round < 4; ++round) {
+    // Of each hundred bytes, how many continue a gap; the last one never does.
+    for (const unsigned continued : {0U, 1U, 30U, 95U}) {
+      std::uint8_t* const gaps = words.bytes(count);
+      std::vector<std::uint32_t> gap_values;
+      std::uint32_t gap = 0;
       for (std::size_t i = 0; i < count; ++i) {
-        gaps[i] = static_cast<std::uint8_t>(round == 0 ? 254 : random.below(255));
+        const bool last = i + 1 == count || random.below(100) >= continued;
+        gaps[i] = static_cast<std::uint8_t>(last ? random.below(255) : 255);
+        gap += gaps[i];
+        if (!last) continue;
+        gap_values.push_back(gap);
+        gap = 0;
       }
-      // A byte of 255 somewhere, where it stops.
-      std::size_t far = count;
-      if (round >= 2 && count > 0) {
-        far = random.below(count);
-        gaps[far] = 255;
-      }
-      const std::uint32_t start =
-          round == 3 ? 0xff000000 : static_cast<std::uint32_t>(random.below(1000));
-      for (const Kernels* set : supported_kernels()) {
-        Bytes out = guarded(count * sizeof(std::uint32_t));
-        std::uint32_t next = start;
-        auto* const positions = reinterpret_cast<std::uint32_t*>(out.data());
-        ASSERT_EQ(set->expand_gaps(gaps, count, &next, positions), far)
-            << set->name << " " << count;
-        ASSERT_TRUE(guard_is_whole(out));
-        std::uint32_t expected = start;
-        for (std::size_t i = 0; i < far; ++i) {
-          ASSERT_EQ(positions[i], expected + gaps[i]) << set->name << " " << i;
-          expected = positions[i] + 1;
+      // All of them, and fewer, so that bytes are left over.
+      const std::size_t some = gap_values.empty() ? 0 : random.below(gap_values.size());
+      for (const std::size_t wanted : {gap_values.size(), some}) {
+        Bytes reference = guarded(wanted * sizeof(std::uint32_t));
+        std::uint32_t reference_next = 0xff000000;
+        const std::size_t bytes =
+            scalar_kernels().expand_gaps(gaps, count, wanted, &reference_next,
+                                         reinterpret_cast<std::uint32_t*>(reference.data()));
+        std::uint32_t expected = 0xff000000;
+        for (std::size_t i = 0; i < wanted; ++i) {
+          expected += gap_values[i];
+          ASSERT_EQ(reinterpret_cast<std::uint32_t*>(reference.data())[i], expected++) << i;
         }
-        ASSERT_EQ(next, expected) << set->name << " " << count;
+        ASSERT_EQ(reference_next, expected);
+        if (wanted == gap_values.size()) {
+          ASSERT_EQ(bytes, count);
+        }
+        for (const Kernels* set : supported_kernels()) {
+          Bytes out = guarded(wanted * sizeof(std::uint32_t));
+          std::uint32_t next = 0xff000000;
+          ASSERT_EQ(set->expand_gaps(gaps, count, wanted, &next,
+                                     reinterpret_cast<std::uint32_t*>(out.data())),
+                    bytes)
+              << set->name << " " << count;
+          ASSERT_EQ(out, reference) << set->name << " " << count;
+          ASSERT_EQ(next, reference_next) << set->name << " " << count;
+        }
       }
     }
   }

@@ -92,6 +92,17 @@ std::size_t count_escapes(unsigned bits, const std::uint8_t* in, std::size_t cou
   return escapes;
 }
 
+std::size_t find_escapes(unsigned bits, const std::uint8_t* in, std::size_t count,
+                         std::uint16_t* indices) {
+  std::size_t found = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (symbol_at(bits, in, i) == (1u << bits) - 1) {
+      indices[found++] = static_cast<std::uint16_t>(i);
+    }
+  }
+  return found;
+}
+
 void split_planes(unsigned width, const void* values, std::size_t count,
                   std::uint8_t* const* planes) {
   const std::uint8_t* bytes = static_cast<const std::uint8_t*>(values);
@@ -117,13 +128,13 @@ std::size_t narrow_gaps(const std::uint32_t* gaps, std::size_t count, std::uint8
   return taken;
 }
 
-std::size_t expand_gaps(const std::uint8_t* gaps, std::size_t count, std::uint32_t* next,
-                        std::uint32_t* positions) {
+std::size_t expand_gaps(const std::uint8_t* gaps, std::size_t /*bytes*/, std::size_t count,
+                        std::uint32_t* next, std::uint32_t* positions) {
   std::size_t taken = 0;
-  while (taken < count && gaps[taken] < 255) {
-    positions[taken] = *next + gaps[taken];
-    *next = positions[taken] + 1;
-    ++taken;
+  for (std::size_t i = 0; i < count; ++i) {
+    for (; gaps[taken] == 255; ++taken) *next += 255;
+    positions[i] = *next + gaps[taken++];
+    *next = positions[i] + 1;
   }
   return taken;
 }
@@ -153,8 +164,9 @@ void apply_dense(unsigned width, Encoding encoding, const void* values, std::siz
 
 const Kernels& scalar_kernels() {
   static constexpr Kernels kScalar = {
-      "scalar",      &scan_changes, &count_changes, &pack_symbols, &unpack_symbols, &count_escapes,
-      &split_planes, &join_planes,  &narrow_gaps,   &expand_gaps,  &sum_bytes,      &apply_dense};
+      "scalar",       &scan_changes, &count_changes, &pack_symbols, &unpack_symbols,
+      &count_escapes, &find_escapes, &split_planes,  &join_planes,  &narrow_gaps,
+      &expand_gaps,   &sum_bytes,    &apply_dense};
   return kScalar;
 }
 

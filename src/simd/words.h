@@ -71,7 +71,12 @@ constexpr Word decode_word(Encoding encoding, Word resident, Word value) {
 // Eight bytes of packed symbols, or the `left` that there are and zeros.
 inline std::uint64_t load_packed(const std::uint8_t* in, std::size_t left) {
   std::uint64_t packed = 0;
-  std::memcpy(&packed, in, left < sizeof(packed) ? left : sizeof(packed));
+  // Of a known size a copy is a plain load, else a call.
+  if (left >= sizeof(packed)) {
+    std::memcpy(&packed, in, sizeof(packed));
+  } else {
+    std::memcpy(&packed, in, left);
+  }
   return packed;
 }
 
