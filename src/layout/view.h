@@ -1,0 +1,31 @@
+// Views in pieces: ranges of their words, and blocks that fit a buffer.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "dcr/ports.h"
+#include "dcr/status.h"
+
+namespace dcr {
+
+// A whole tensor from the start of a storage, row major. REQUIRES: within the limits of tensor.h.
+TensorView contiguous_view(std::uint64_t storage, Dtype dtype, const Shape& sizes);
+
+// Row-major strides. REQUIRES: as contiguous_view.
+Shape contiguous_strides(const Shape& sizes);
+
+std::uint64_t view_words(const TensorView& view);
+
+// Words [first, first + count) of a view, in the order of its indices, as views one after the
+// other (at most two per dimension). REQUIRES: the range lies within the view. Stops early when
+// `visit` fails.
+Status for_each_range(const TensorView& view, std::uint64_t first, std::uint64_t count,
+                      const std::function<Status(const TensorView&)>& visit);
+
+// Reads words [first, first + out.size() / width) of a view.
+Status read_range(SourceMemory& memory, const TensorView& view, std::uint64_t first,
+                  std::span<std::uint8_t> out);
+
+}  // namespace dcr
