@@ -371,48 +371,63 @@ std::size_t narrow_gaps(const std::uint32_t* gaps, std::size_t count, std::uint8
   return taken;
 }
 
+#if HWY_TARGET != HWY_SCALAR
+// Positions of the changes whose gaps' last bytes are among the next eight; returns how many.
+// `positions` is written for all eight.
+template <bool kContinued>
+HWY_INLINE std::size_t expand_eight_gaps(const std::uint8_t* gaps, std::uint32_t* next,
+                                         std::uint32_t* positions) {
+  const hn::FixedTag<std::uint8_t, 8> d8;
+  const hn::FixedTag<std::uint16_t, 8> d16;
+  const hn::FixedTag<std::uint16_t, 4> d16_half;
+  const hn::FixedTag<std::uint32_t, 4> d32;
+  // Sums up to and with each, in 16 bits, which eight bytes cannot overflow. A gap's last byte also
+  // passes over the change itself.
+  auto sums = hn::PromoteTo(d16, hn::LoadU(d8, gaps));
+  const auto last = hn::Ne(sums, hn::Set(d16, 255));
+  const auto one = hn::Set(d16, 1);
+  sums = hn::Add(sums, kContinued ? hn::IfThenElseZero(last, one) : one);
+  sums = hn::Add(sums, hn::ShiftLeftLanes<1>(d16, sums));
+  sums = hn::Add(sums, hn::ShiftLeftLanes<2>(d16, sums));
+  sums = hn::Add(sums, hn::ShiftLeftLanes<4>(d16, sums));
+  const auto before = hn::Set(d32, *next - 1);
+  *next += hn::ExtractLane(sums, 7);
+  if (kContinued) sums = hn::Compress(sums, last);
+  const auto low = hn::PromoteTo(d32, hn::LowerHalf(d16_half, sums));
+  const auto high = hn::PromoteTo(d32, hn::UpperHalf(d16_half, sums));
+  hn::StoreU(hn::Add(low, before), d32, positions);
+  hn::StoreU(hn::Add(high, before), d32, positions + 4);
+  return kContinued ? hn::CountTrue(d16, last) : 8;
+}
+
+// Whether any of kGapBytes bytes is 255.
+constexpr std::size_t kGapBytes = 64;
+HWY_INLINE bool has_continuation(const std::uint8_t* gaps) {
+  const hn::FixedTag<std::uint8_t, 16> d8;
+  auto largest = hn::LoadU(d8, gaps);
+  for (std::size_t i = 16; i < kGapBytes; i += 16) {
+    largest = hn::Max(largest, hn::LoadU(d8, gaps + i));
+  }
+  return !hn::AllFalse(d8, hn::Eq(largest, hn::Set(d8, 255)));
+}
+#endif
+
 std::size_t expand_gaps(const std::uint8_t* gaps, [[maybe_unused]] std::size_t bytes,
                         std::size_t count, std::uint32_t* next, std::uint32_t* positions) {
   std::size_t taken = 0;
   std::size_t found = 0;
   std::uint32_t at = *next;
 #if HWY_TARGET != HWY_SCALAR
-  // Eight bytes at a time: sums up to and with each, in 16 bits, which eight bytes cannot overflow.
-  // A gap's last byte also passes over the change itself.
-  const hn::FixedTag<std::uint8_t, 8> d8;
-  const hn::FixedTag<std::uint8_t, 4> d8_half;
-  const hn::FixedTag<std::uint16_t, 8> d16;
-  const hn::FixedTag<std::uint16_t, 4> d16_half;
-  const hn::FixedTag<std::uint32_t, 4> d32;
-  constexpr std::size_t kLanes = 8;
-  while (found + kLanes <= count && taken + kLanes <= bytes) {
-    const auto part = hn::LoadU(d8, gaps + taken);
-    auto sums = hn::PromoteTo(d16, part);
-    const auto last = hn::Ne(sums, hn::Set(d16, 255));
-    sums = hn::Add(sums, hn::IfThenElseZero(last, hn::Set(d16, 1)));
-    sums = hn::Add(sums, hn::ShiftLeftLanes<1>(d16, sums));
-    sums = hn::Add(sums, hn::ShiftLeftLanes<2>(d16, sums));
-    sums = hn::Add(sums, hn::ShiftLeftLanes<4>(d16, sums));
-    const auto before = hn::Set(d32, at - 1);
-    const auto low = hn::Add(hn::PromoteTo(d32, hn::LowerHalf(d16_half, sums)), before);
-    const auto high = hn::Add(hn::PromoteTo(d32, hn::UpperHalf(d16_half, sums)), before);
-    at += hn::ExtractLane(sums, kLanes - 1);
-    taken += kLanes;
-    if (hn::AllTrue(d16, last)) {
-      hn::StoreU(low, d32, positions + found);
-      hn::StoreU(high, d32, positions + found + 4);
-      found += kLanes;
-      continue;
+  for (; found + kGapBytes <= count && taken + kGapBytes <= bytes; taken += kGapBytes) {
+    if (has_continuation(gaps + taken)) {
+      for (std::size_t i = 0; i < kGapBytes; i += 8) {
+        found += expand_eight_gaps<true>(gaps + taken + i, &at, positions + found);
+      }
+    } else {
+      for (std::size_t i = 0; i < kGapBytes; i += 8) {
+        found += expand_eight_gaps<false>(gaps + taken + i, &at, positions + found);
+      }
     }
-    // Continuations are no changes.
-    const auto low_last =
-        hn::Ne(hn::PromoteTo(d32, hn::LowerHalf(d8_half, part)), hn::Set(d32, 255));
-    hn::StoreU(hn::Compress(low, low_last), d32, positions + found);
-    found += hn::CountTrue(d32, low_last);
-    const auto high_last =
-        hn::Ne(hn::PromoteTo(d32, hn::UpperHalf(d8_half, part)), hn::Set(d32, 255));
-    hn::StoreU(hn::Compress(high, high_last), d32, positions + found);
-    found += hn::CountTrue(d32, high_last);
   }
 #endif
   for (; found < count; ++found) {
