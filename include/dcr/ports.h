@@ -57,17 +57,21 @@ struct TargetChanges {
   std::uint64_t storage = 0;
   std::uint8_t width = 1;  // bytes of a word
   Encoding encoding = Encoding::kOverwrite;
-  // Where the words of the item's box lie: position p of the box (row major over `dims`) lies at
-  // word `offset` + Σ index_d · stride_d. Positions p whose index in a dimension is outside of
-  // [begin, end) belong to another receiver and are passed over.
+  // Where the words of the item's box lie. Position p of the box stands for grid index p + `first`;
+  // index_d are its digits, row major over the sizes. It lies at word `offset` + Σ (index_d −
+  // begin_d) · stride_d if every index is in [begin, end), else with another receiver: passed over.
   struct Dimension {
     std::uint64_t size = 1;
     std::uint64_t stride = 1;  // words of the storage
     std::uint64_t begin = 0, end = 1;
+    bool operator==(const Dimension&) const = default;
   };
+  std::uint64_t first = 0;
   std::uint64_t offset = 0;  // of the word with index `begin` in every dimension
-  std::vector<Dimension> dims;
+  std::vector<Dimension> dims;  // the product of the sizes is below kGridSizeMax
 };
+
+inline constexpr std::uint64_t kGridSizeMax = std::uint64_t{1} << 31;
 
 // What an application does with a change.
 enum class ApplyMode : std::uint8_t {

@@ -1,0 +1,123 @@
+// One serving rank's receiver (DESIGN §7): prewarm traces the native loader, attempts bring
+// payloads, which are validated, queued in declared order and applied. No network and no waiting
+// here: a protocol drives it.
+//
+// Thread safety: not thread-safe; it uses the executor's threads itself.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/digest.h"
+#include "base/limits.h"
+#include "codec/payload.h"
+#include "dcr/ports.h"
+#include "dcr/status.h"
+#include "receiver/decoded.h"
+#include "receiver/ownership.h"
+#include "receiver/prewarm.h"
+#include "runtime/threads.h"
+#include "tensor/catalogue.h"
+
+namespace dcr {
+
+struct ReceiverOptions {
+  std::vector<std::vector<OwnerBox>> owners;  // what each owner may send: index = owner
+  std::vector<std::string> never_loaded;      // targets that no canonical tensor reaches
+  PayloadLimits payload_limits = {kPayloadStoredBytesMax, kPayloadRawBytesMax};
+  std::uint64_t decoded_bytes_max = 4 * kGiB;  // of one payload, and of all that wait together
+  Bytes key;                                   // of payloads' digests; see Payload::read
+  bool post_apply_checks = false;              // paper A.12
+  bool prefer_scratch = false;  // traced tensors take the scratch path too (to compare the two)
+};
+
+struct AttemptHeader {
+  Digest run{};
+  std::uint64_t attempt = 0;
+  std::uint64_t base_version = 0;
+  std::uint64_t target_version = 0;
+  ApplyMode mode = ApplyMode::kWrite;  // kVerify: a dense refit that compares and writes nothing
+};
+
+// What became of a payload that is no reason to fail the attempt.
+enum class Ingested : std::uint8_t {
+  kQueued,
+  kDuplicate,     // the same identifier and the same bytes as one before
+  kOtherAttempt,  // of another run or attempt: dropped
+  kFull,          // no slot or no room now; the caller keeps it and tries again after apply()
+};
+
+struct ReceiverCounts {
+  std::uint64_t payloads = 0;
+  std::uint64_t entries = 0;       // canonical elements that came, those for other ranks too
+  std::uint64_t destinations = 0;  // words that they reached here ("emitted destinations")
+  std::uint64_t different = 0;     // kVerify: of those, the ones whose resident bits differ
+  std::uint64_t checked = 0;       // words that the post-apply checks compared
+};
+
+class Receiver {
+ public:
+  // Everything given must outlive it. Errors: kInvalidArgument for boxes of owners that leave their
+  // tensor, naming tensor and owner.
+  static Result<std::unique_ptr<Receiver>> create(const Catalogue& catalogue, Loader& loader,
+                                                  TargetMemory& memory, Executor& executor,
+                                                  ReceiverOptions options);
+  ~Receiver();
+
+  // Traces the loader over all names. Leaves every parameter byte as it was; an error (a byte that
+  // nothing explains, a layout that does not hold still) names it. May be called again.
+  Status prewarm();
+
+  // By index in the catalogue, from prewarm: what this rank asks of owners.
+  std::span<const TensorClass> classes() const;
+
+  // A name whose loader talks to other ranks takes the scratch path on all ranks of the engine, in
+  // declared order (classes()[i].collective on any of them).
+  Status require_scratch(std::uint32_t tensor);
+
+  // Layout and classification, as prepare binds them.
+  Digest fingerprint() const;
+
+  // Compares every element of every parameter that a load reaches with what the native loader makes
+  // of the base (P = L(W)); writes nothing that it does not restore. kMismatch names the tensor.
+  Status audit(const CanonicalRead& base);
+
+  // Starts an attempt, which ends any other. Errors: kInvalidArgument before prewarm; kMismatch if
+  // the layout is another than at prewarm.
+  Status begin_attempt(const AttemptHeader& header);
+
+  // Takes a payload. An error fails the attempt (begin_attempt starts the next one) and has changed
+  // no parameter byte.
+  Result<Ingested> ingest(ByteSpan stored);
+  Result<Ingested> ingest(std::shared_ptr<const DecodedPayload> payload);
+
+  // Owner `owner` sends `payloads` in this attempt.
+  Status end_of_owner(std::uint32_t owner, std::uint64_t payloads);
+
+  // Applies every payload whose turn it is, in declared order (number × owners + owner). Returns
+  // how many. An error fails the attempt; parameters may then hold any part of it.
+  Result<std::uint64_t> apply();
+
+  // Everything that owners announced came and is applied, device included. kMismatch says what is
+  // missing; the attempt goes on then.
+  Result<ReceiverCounts> finish();
+
+  // What decode_payload needs of this receiver, for a node that decodes once.
+  std::span<const TensorSpec> specs() const;
+
+  // Host memory that the receiver itself holds now: plans, queue, decoded payloads. Scratch is the
+  // TargetMemory's and is counted there.
+  std::uint64_t memory_bytes() const;
+
+ private:
+  struct State;
+  explicit Receiver(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace dcr
