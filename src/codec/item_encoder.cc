@@ -66,26 +66,46 @@ namespace {
 // Bits by which `add` values may cost, per byte of the word, before `overwrite` is tried too.
 constexpr std::uint64_t kPoorBitsPerByte = 6;
 
+// Bytes of one gap: 255 as often as it goes, then the rest.
+std::uint8_t* put_gap(std::uint32_t gap, std::uint8_t* out) {
+  if (gap >= 2 * 255) {
+    const std::size_t more = gap / 255 - 1;
+    std::memset(out, 255, more);
+    out += more;
+    gap -= static_cast<std::uint32_t>(255 * more);
+  }
+  // One continuation or none, which is hard to predict: without a branch.
+  const std::uint32_t continued = gap >= 255 ? 1 : 0;
+  *out = 255;
+  out += continued;
+  *out = static_cast<std::uint8_t>(gap - 255 * continued);
+  return out + 1;
+}
+
 // Gaps as bytes, 255 meaning "255 and more". Returns how many bytes of 255 there are.
 std::uint64_t pack_byte_gaps(const std::uint32_t* gaps, std::size_t count, Bytes* out) {
-  std::size_t written = out->size();
-  out->resize(written + count);
-  std::uint64_t continuations = 0;
+  constexpr std::size_t kBlock = 64;
+  const std::size_t before = out->size();
+  std::size_t written = before;
   for (std::size_t taken = 0; taken < count;) {
+    const std::size_t end = std::min(count, taken + kBlock);
+    if (out->size() < written + 2 * kBlock) out->resize(written + 2 * kBlock + (count - taken));
     const std::size_t narrow =
-        kernels().narrow_gaps(gaps + taken, count - taken, out->data() + written);
+        kernels().narrow_gaps(gaps + taken, end - taken, out->data() + written);
     taken += narrow;
     written += narrow;
-    if (taken == count) break;
-    const std::size_t more = gaps[taken] / 255;
-    continuations += more;
-    out->resize(out->size() + more);
-    std::memset(out->data() + written, 255, more);
-    written += more;
-    (*out)[written++] = static_cast<std::uint8_t>(gaps[taken++] % 255);
+    if (taken == end) continue;
+    // Each gap takes at most two bytes and one for every 255 of it.
+    std::uint64_t sum = 0;
+    for (std::size_t i = taken; i < end; ++i) sum += gaps[i];
+    const std::size_t room = written + 2 * kBlock + static_cast<std::size_t>(sum / 255);
+    if (out->size() < room) out->resize(room + (count - taken));
+    std::uint8_t* to = out->data() + written;
+    for (; taken < end; ++taken) to = put_gap(gaps[taken], to);
+    written = static_cast<std::size_t>(to - out->data());
   }
-  DCR_ASSERT(written == out->size());
-  return continuations;
+  out->resize(written);
+  return written - before - count;
 }
 
 void pack_gaps(const std::uint32_t* gaps, std::size_t count, EncodedItem* item) {

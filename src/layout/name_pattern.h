@@ -69,7 +69,7 @@ class PatternSet {
   // Two equal patterns are two patterns: a name of theirs has both.
   explicit PatternSet(const std::vector<NamePattern>& patterns);
 
-  // The first and second pattern (by index) that match, kNone for none.
+  // Two patterns that match, by ascending index; kNone where there are fewer.
   struct Found {
     std::uint32_t first = kNone, second = kNone;
   };
