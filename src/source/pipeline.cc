@@ -1,8 +1,6 @@
 #include "source/pipeline.h"
 
 #include <algorithm>
-#include <atomic>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -10,7 +8,7 @@
 namespace dcr {
 namespace {
 
-// What one task needs for one piece; kept from piece to piece.
+// What one task needs for its pieces; kept from piece to piece.
 struct Worker {
   ItemEncoder encoder;
   PieceBuffers buffers;
@@ -37,140 +35,136 @@ class WorkerPool {
   std::vector<std::unique_ptr<Worker>> idle_;
 };
 
+// Consecutive pieces of one lane.
+struct Chunk {
+  std::uint32_t lane = 0;
+  std::size_t begin = 0, end = 0;
+};
+
 struct ScannedPiece {
   bool changed = false;
   EncodedItem item;
 };
+using ScannedChunk = std::vector<ScannedPiece>;
+
+std::uint64_t piece_bytes(const Piece& piece) { return piece.box.words() * piece.width; }
+
+std::vector<Chunk> cut_chunks(std::span<const Piece> pieces, std::uint32_t lane,
+                              std::uint64_t chunk_bytes) {
+  std::vector<Chunk> chunks;
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    const std::uint64_t more = piece_bytes(pieces[i]);
+    if (chunks.empty() || bytes + more > chunk_bytes) {
+      chunks.push_back({lane, i, i});
+      bytes = 0;
+    }
+    chunks.back().end = i + 1;
+    bytes += more;
+  }
+  return chunks;
+}
+
+// The first chunks of all lanes, the second ones, …
+std::vector<Chunk> order_chunks(std::span<const Lane> lanes, std::uint64_t chunk_bytes) {
+  std::vector<std::vector<Chunk>> of_lanes;
+  std::size_t most = 0;
+  for (const Lane& lane : lanes) {
+    of_lanes.push_back(
+        cut_chunks(lane.pieces, static_cast<std::uint32_t>(of_lanes.size()), chunk_bytes));
+    most = std::max(most, of_lanes.back().size());
+  }
+  std::vector<Chunk> ordered;
+  for (std::size_t i = 0; i < most; ++i) {
+    for (const std::vector<Chunk>& chunks : of_lanes) {
+      if (i < chunks.size()) ordered.push_back(chunks[i]);
+    }
+  }
+  return ordered;
+}
 
 Result<ScannedPiece> scan_piece(const Piece& piece, std::uint64_t index, PieceSource& source,
                                 Worker* worker) {
   ScannedPiece scanned;
   worker->parts.clear();
-  if (!piece.whole) worker->encoder.begin(piece.tensor, piece.width, piece.box, piece.choice);
+  const bool compare = piece.send && !piece.whole;
+  if (compare) worker->encoder.begin(piece.tensor, piece.width, piece.box, piece.choice);
   DCR_TRY(source.load(index, piece, &worker->buffers, [&](const ScanBox& part) {
     worker->parts.push_back(part);
-    if (!piece.whole) worker->encoder.scan(part);
+    if (compare) worker->encoder.scan(part);
   }));
-  if (piece.whole) {
+  if (compare) {
+    scanned.changed = worker->encoder.finish(worker->parts, &scanned.item);
+    source.scanned(index, scanned.changed ? scanned.item.header.changes : 0);
+  } else if (piece.send) {
     worker->encoder.encode_whole(piece.tensor, piece.width, piece.box, worker->parts,
                                  &scanned.item);
     scanned.changed = true;
-  } else {
-    scanned.changed = worker->encoder.finish(worker->parts, &scanned.item);
   }
   return scanned;
 }
 
-// The stages after the scan: gathers items into buckets, seals full buckets on the executor, sends
-// payloads in their order. Used on the calling thread only.
-class BucketStage {
- public:
-  BucketStage(Executor& executor, const PipelineOptions& options, PayloadSink& sink,
-              PipelineResult* result)
-      : executor_(executor), options_(options), sink_(sink), result_(result) {}
-
-  // Tasks refer to this object.
-  ~BucketStage() {
-    for (const auto& payload : sealing_) wait_for(*payload);
+Result<ScannedChunk> scan_chunk(const Lane& lane, const Chunk& chunk, SpanRecorder* spans,
+                                Worker* worker) {
+  const SpanTimer timer(spans, "scan", lane.owner);
+  ScannedChunk scanned;
+  scanned.reserve(chunk.end - chunk.begin);
+  for (std::size_t i = chunk.begin; i < chunk.end; ++i) {
+    DCR_ASSIGN(ScannedPiece piece, scan_piece(lane.pieces[i], i, *lane.source, worker));
+    scanned.push_back(std::move(piece));
   }
-  BucketStage(const BucketStage&) = delete;
-  BucketStage& operator=(const BucketStage&) = delete;
-
-  Status add(const Piece& piece, const EncodedItem& item) {
-    const std::uint64_t bytes = piece.box.words() * piece.width;
-    const bool full = bucket_bytes_ + bytes > options_.bucket_bytes ||
-                      bucket_.items() == kItemsPerPayloadMax;  // what readers take
-    if (bucket_bytes_ > 0 && full) DCR_TRY(close_bucket());
-    bucket_.append(item);
-    bucket_bytes_ += bytes;
-    ++result_->items;
-    ++result_->items_by_encoding[static_cast<unsigned>(item.header.encoding)];
-    if (!piece.whole) result_->changed += item.header.changes;
-    return {};
-  }
-
-  Status finish() {
-    if (bucket_bytes_ > 0) DCR_TRY(close_bucket());
-    while (!sealing_.empty()) DCR_TRY(send_first());
-    return {};
-  }
-
- private:
-  struct Sealing {
-    PayloadWriter writer;
-    PayloadHeader header;
-    Bytes bytes;
-    std::atomic<bool> done{false};
-  };
-
-  Status close_bucket() {
-    if (sealing_.size() == options_.sealing) DCR_TRY(send_first());
-    auto payload = std::make_unique<Sealing>();
-    payload->writer = std::exchange(bucket_, PayloadWriter());
-    payload->header = options_.header;
-    payload->header.number = next_number_++;
-    bucket_bytes_ = 0;
-    result_->payload_raw_bytes_max =
-        std::max(result_->payload_raw_bytes_max, payload->writer.raw_bytes());
-    Sealing* sealing = payload.get();
-    sealing_.push_back(std::move(payload));
-    executor_.submit([this, sealing] {
-      sealing->bytes = sealing->writer.seal(sealing->header, options_.key);
-      sealing->done.store(true, std::memory_order_release);
-    });
-    return {};
-  }
-
-  void wait_for(const Sealing& payload) {
-    executor_.wait([&payload] { return payload.done.load(std::memory_order_acquire); });
-  }
-
-  Status send_first() {
-    wait_for(*sealing_.front());
-    const std::unique_ptr<Sealing> payload = std::move(sealing_.front());
-    sealing_.pop_front();
-    result_->payload_bytes += payload->bytes.size();
-    result_->payload_stored_bytes_max =
-        std::max<std::uint64_t>(result_->payload_stored_bytes_max, payload->bytes.size());
-    ++result_->payloads;
-    return sink_.send(payload->header.number, payload->bytes);
-  }
-
-  Executor& executor_;
-  const PipelineOptions& options_;
-  PayloadSink& sink_;
-  PipelineResult* result_;
-  PayloadWriter bucket_;
-  std::uint64_t bucket_bytes_ = 0;
-  std::uint64_t next_number_ = 0;
-  std::deque<std::unique_ptr<Sealing>> sealing_;
-};
+  return scanned;
+}
 
 }  // namespace
+
+Status scan_lanes(Executor& executor, std::span<const Lane> lanes, const ScanOptions& options) {
+  const std::vector<Chunk> chunks = order_chunks(lanes, options.chunk_bytes);
+  WorkerPool workers;
+  const auto produce = [&](std::uint64_t index) -> Result<ScannedChunk> {
+    const Chunk& chunk = chunks[static_cast<std::size_t>(index)];
+    std::unique_ptr<Worker> worker = workers.take();
+    Result<ScannedChunk> scanned =
+        scan_chunk(lanes[chunk.lane], chunk, options.spans, worker.get());
+    workers.give_back(std::move(worker));
+    return scanned;
+  };
+  const auto consume = [&](std::uint64_t index, ScannedChunk&& scanned) -> Status {
+    const Chunk& chunk = chunks[static_cast<std::size_t>(index)];
+    const Lane& lane = lanes[chunk.lane];
+    for (std::size_t i = 0; i < scanned.size(); ++i) {
+      const Piece& piece = lane.pieces[chunk.begin + i];
+      if (scanned[i].changed) {
+        if (!piece.whole) lane.buckets->result().changed += scanned[i].item.header.changes;
+        DCR_TRY(lane.buckets->add(scanned[i].item, piece_bytes(piece)));
+        scanned[i].item = EncodedItem();
+      }
+      if (options.progress) options.progress(piece_bytes(piece));
+    }
+    return {};
+  };
+  return ordered_map<ScannedChunk>(executor, chunks.size(), options.window, options.cancel, produce,
+                                   consume);
+}
 
 Result<PipelineResult> build_payloads(Executor& executor, std::span<const Piece> pieces,
                                       PieceSource& source, const PipelineOptions& options,
                                       PayloadSink& sink) {
-  PipelineResult result;
-  WorkerPool workers;
-  BucketStage buckets(executor, options, sink, &result);
-  const auto produce = [&](std::uint64_t index) -> Result<ScannedPiece> {
-    std::unique_ptr<Worker> worker = workers.take();
-    Result<ScannedPiece> scanned =
-        scan_piece(pieces[static_cast<std::size_t>(index)], index, source, worker.get());
-    workers.give_back(std::move(worker));
-    return scanned;
-  };
-  const auto consume = [&](std::uint64_t index, ScannedPiece&& scanned) -> Status {
-    const Piece& piece = pieces[static_cast<std::size_t>(index)];
-    if (scanned.changed) DCR_TRY(buckets.add(piece, scanned.item));
-    if (options.progress) options.progress(piece.box.words() * piece.width);
-    return {};
-  };
-  DCR_TRY(ordered_map<ScannedPiece>(executor, pieces.size(), options.window, options.cancel,
-                                    produce, consume));
+  BucketOptions bucket_options;
+  bucket_options.bytes = options.bucket_bytes;
+  bucket_options.sealing = options.sealing;
+  bucket_options.key = options.key;
+  PayloadHeader header = options.header;
+  header.number = 0;
+  Buckets buckets(executor, bucket_options, header, sink);
+  const Lane lane = {pieces, &source, &buckets, header.owner};
+  ScanOptions scan;
+  scan.window = options.window;
+  scan.cancel = options.cancel;
+  scan.progress = options.progress;
+  DCR_TRY(scan_lanes(executor, {&lane, 1}, scan));
   DCR_TRY(buckets.finish());
-  return result;
+  return buckets.result();
 }
 
 }  // namespace dcr

@@ -10,10 +10,9 @@
 #include "base/bytes.h"
 #include "base/limits.h"
 #include "codec/item_encoder.h"
-#include "codec/payload.h"
-#include "dcr/ports.h"
 #include "dcr/status.h"
 #include "runtime/threads.h"
+#include "source/buckets.h"
 
 namespace dcr {
 
@@ -33,51 +32,68 @@ struct Piece {
   ItemBox box;         // at most piece_words(width) words
   bool whole = false;  // carry every word; there is no old version
   EncodingChoice choice = EncodingChoice::kSmallest;
+  bool send = true;  // false: the source looks at it for itself, and no item comes of it
 };
 
-// The buffers of one piece on its way through the scan, and what was found. Reused.
+// The buffers of one piece on its way through the scan. Reused.
 struct PieceBuffers {
   Bytes old_bytes, new_bytes;
 };
 
-// Where pieces' bytes come from. `load` is called concurrently for different pieces and in no
-// certain order.
+// Where pieces' bytes come from. Called concurrently for different pieces and in no certain order.
 class PieceSource {
  public:
   virtual ~PieceSource() = default;
 
   // Calls `scan` with consecutive parts that cover the piece's box in its order; their memory stays
-  // valid until load returns. For a whole piece old_words is null. Bytes are best fed while they
-  // are in the cache (one digest leaf at a time).
+  // valid until load returns and the buffers are used again. For a whole piece old_words is null.
+  // Bytes are best fed while they are in the cache (one digest leaf at a time). For a piece that is
+  // not sent it need not call `scan`.
   virtual Status load(std::uint64_t index, const Piece& piece, PieceBuffers* buffers,
                       const std::function<void(const ScanBox&)>& scan) = 0;
+
+  // So many words of the piece changed; after its load, unless it is whole or not sent.
+  virtual void scanned(std::uint64_t /*index*/, std::uint64_t /*changes*/) {}
 };
+
+// One owner's pieces and where their items go.
+struct Lane {
+  std::span<const Piece> pieces;  // in ascending (tensor, offset) order, those that are sent
+  PieceSource* source = nullptr;
+  Buckets* buckets = nullptr;
+  std::uint32_t owner = 0;
+};
+
+struct ScanOptions {
+  // Consecutive pieces of a lane that one thread scans one after another: a chunk, at most so many
+  // bytes, at least one piece.
+  std::uint64_t chunk_bytes = 0;
+  std::uint64_t window = 4;  // chunks in flight
+  const CancelToken* cancel = nullptr;
+  std::function<void(std::uint64_t bytes)>
+      progress;  // after each piece, on the calling thread: its bytes
+  SpanRecorder* spans = nullptr;
+};
+
+// Runs the lanes' pieces through scan and encoding into their buckets: first chunks of all lanes
+// first, so that the owners' payloads come in about the declared order. Pieces without a change add
+// nothing. What a lane's buckets get does not depend on the other lanes, chunks, window or threads.
+// REQUIRES: window >= 1. Errors: the sources', the buckets', kCancelled; the first in that order.
+Status scan_lanes(Executor& executor, std::span<const Lane> lanes, const ScanOptions& options);
 
 struct PipelineOptions {
   std::uint64_t bucket_bytes = 512 * kMiB;  // input bytes of a bucket's items; a payload per bucket
   std::uint64_t window = 4;                 // pieces in flight
-  std::uint64_t sealing = 2;  // buckets that are compressed or wait to be sent; two keep every
-                              // thread busy while the next one fills
-  PayloadHeader header;       // number is set per payload
+  std::uint64_t sealing = 2;                // see BucketOptions
+  PayloadHeader header;                     // number is set per payload
   ByteSpan key;
   const CancelToken* cancel = nullptr;
   std::function<void(std::uint64_t bytes)>
       progress;  // after each piece, on the calling thread: its bytes
 };
 
-struct PipelineResult {
-  std::uint64_t payloads = 0, items = 0;
-  std::uint64_t changed = 0;  // words with an entry, whole pieces not counted
-  std::uint64_t payload_bytes = 0;
-  std::uint64_t items_by_encoding[3] = {0, 0, 0};
-  std::uint64_t payload_raw_bytes_max = 0, payload_stored_bytes_max = 0;
-};
-
-// Runs the pieces, which must be in ascending (tensor, offset) order, through the stages. A bucket
-// closes before the item that would take it above bucket_bytes, or above kItemsPerPayloadMax items;
-// pieces without a change add nothing. Payload bytes do not depend on window, sealing or threads.
-// REQUIRES: window >= 1, sealing >= 1. Errors: the source's, the sink's, kCancelled; the first in
-// the pieces' order.
+// One lane from its first piece to its last payload. Payload bytes do not depend on window, sealing
+// or threads. REQUIRES: window >= 1, sealing >= 1. Errors as for scan_lanes and Buckets.
 Result<PipelineResult> build_payloads(Executor& executor, std::span<const Piece> pieces,
                                       PieceSource& source, const PipelineOptions& options,
                                       PayloadSink& sink);
