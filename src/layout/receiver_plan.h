@@ -38,14 +38,16 @@ struct ReceiverRank {
 
 class ReceiverPlan {
  public:
-  // Errors: those of make_groups and make_local_tensor; kMismatch naming an alias of no target or
-  // of another shape, or a buffer that has a target's name.
+  // Errors: those of make_groups; kMismatch naming an alias of no target, or a buffer that has the
+  // name of a target.
   static Result<ReceiverPlan> make(const Catalogue& catalogue, Layout layout);
 
   std::uint32_t ranks() const { return layout_.ranks; }
   const Layout& layout() const { return layout_; }
 
-  ReceiverRank rank(const Catalogue& catalogue, std::uint32_t rank) const;
+  // `catalogue`: the one that the plan was made from. Errors: those of make_local_tensor; kMismatch
+  // naming an alias whose shape is not that of its target.
+  Result<ReceiverRank> rank(const Catalogue& catalogue, std::uint32_t rank) const;
 
  private:
   Layout layout_;

@@ -36,8 +36,15 @@ class ReferenceLoader final : public Loader {
  private:
   struct Call;  // one load
 
-  Status copy(Call& call, const LoadWrite& write, const TensorView& source);
-  Status write_steps(Call& call);
+  TensorView destination(const LoadWrite& write) const;
+  Status run(Call& call);
+  Status write_all(Call& call, std::uint64_t source_storage);
+  Status write_one(Call& call, const LoadWrite& write, std::uint64_t source_storage);
+  Status write_over(Call& call, const TensorView& written);
+  Status fill_one(Call& call, const TensorView& destination);
+  Status fill_padding(Call& call);
+  Status replace(Call& call);
+  Status copy(Call& call, const TensorView& source, const TensorView& destination);
 
   const Catalogue& catalogue_;
   ReceiverRank plan_;

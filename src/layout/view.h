@@ -24,8 +24,12 @@ std::uint64_t view_words(const TensorView& view);
 Status for_each_range(const TensorView& view, std::uint64_t first, std::uint64_t count,
                       const std::function<Status(const TensorView&)>& visit);
 
-// Reads words [first, first + out.size() / width) of a view.
+// Copies words [first, first + size / width) of a view out or in.
 Status read_range(SourceMemory& memory, const TensorView& view, std::uint64_t first,
                   std::span<std::uint8_t> out);
+Status read_range(TargetMemory& memory, const TensorView& view, std::uint64_t first,
+                  std::span<std::uint8_t> out);
+Status write_range(TargetMemory& memory, const TensorView& view, std::uint64_t first,
+                   std::span<const std::uint8_t> in);
 
 }  // namespace dcr
