@@ -1,0 +1,134 @@
+#include "receiver/grid.h"
+
+#include <algorithm>
+#include <bit>
+#include <string>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "base/limits.h"
+
+namespace dcr {
+
+namespace {
+
+// A whole box of kRankMax dimensions may be seen in steps and the words between them.
+constexpr std::size_t kGridRankMax = 2 * kRankMax + 1;
+
+Status invalid(const std::string& what) {
+  return Status(Code::kInvalidArgument, "target of changes: " + what);
+}
+
+bool valid_width(unsigned width) {
+  return width == 1 || width == 2 || width == 4 || width == 8;
+}
+
+}  // namespace
+
+Status check_target(const TargetChanges& target, std::uint64_t storage_bytes) {
+  if (!valid_width(target.width)) {
+    return invalid("words of " + std::to_string(target.width) + " bytes");
+  }
+  if (target.dims.size() > kGridRankMax) return invalid("too many dimensions");
+  std::uint64_t grid = 1;
+  bool empty = false;
+  std::optional<std::uint64_t> last = target.offset;
+  for (const TargetChanges::Dimension& dim : target.dims) {
+    const auto product = checked_multiply(grid, dim.size);
+    if (dim.size == 0 || !product || *product >= kGridSizeMax) {
+      return invalid("the grid is empty or above " + std::to_string(kGridSizeMax));
+    }
+    grid = *product;
+    if (dim.begin > dim.end || dim.end > dim.size) return invalid("a window leaves its dimension");
+    empty = empty || dim.begin == dim.end;
+    const auto reach = checked_multiply(dim.end - dim.begin - (empty ? 0 : 1), dim.stride);
+    last = last && reach ? checked_add(*last, *reach) : std::nullopt;
+  }
+  if (target.first >= kGridSizeMax) return invalid("the first grid index is out of range");
+  if (empty) return {};
+  if (!last || *last >= storage_bytes / target.width) {
+    return invalid("a word past the end of storage " + std::to_string(target.storage) + " of " +
+                   std::to_string(storage_bytes) + " bytes");
+  }
+  return {};
+}
+
+std::uint64_t window_words(const TargetChanges& target) {
+  std::uint64_t words = 1;
+  for (const TargetChanges::Dimension& dim : target.dims) words *= dim.end - dim.begin;
+  return words;
+}
+
+Grid::Grid(const TargetChanges& target)
+    : first_(static_cast<std::uint32_t>(target.first)), offset_(target.offset) {
+  for (std::size_t i = target.dims.size(); i-- > 0;) {
+    const TargetChanges::Dimension& dim = target.dims[i];
+    empty_ = empty_ || dim.begin == dim.end;
+    const auto size = static_cast<std::uint32_t>(dim.size);
+    const auto log = static_cast<unsigned>(std::bit_width(dim.size - 1));
+    const unsigned shift = 31 + log;
+    axes_.push_back({size, static_cast<std::uint32_t>(dim.begin),
+                     static_cast<std::uint32_t>(dim.end - dim.begin), dim.stride,
+                     (std::uint64_t{1} << shift) / size + 1, shift});
+    if (i > 0) inner_ *= dim.size;
+  }
+  if (axes_.empty()) axes_.push_back({1, 0, 1, 1, (std::uint64_t{1} << 31) + 1, 31});
+}
+
+void Grid::clip(std::span<const std::uint32_t> positions, std::size_t* from,
+                std::size_t* to) const {
+  *from = *to = 0;
+  if (empty_) return;
+  const Axis& outer = axes_.back();
+  const std::uint64_t begin = outer.begin * inner_;
+  const std::uint64_t end = begin + outer.extent * inner_;
+  const auto below = [this](std::uint32_t position, std::uint64_t index) {
+    return std::uint64_t{position} + first_ < index;
+  };
+  const auto low = std::lower_bound(positions.begin(), positions.end(), begin, below);
+  *from = static_cast<std::size_t>(low - positions.begin());
+  *to = static_cast<std::size_t>(std::lower_bound(low, positions.end(), end, below) -
+                                 positions.begin());
+}
+
+void Grid::map(std::span<const std::uint32_t> positions, GridHits* hits) const {
+  DCR_ASSERT(positions.size() <= kGridBlock);
+  std::size_t count = 0;
+  if (axes_.size() == 2) {  // rows and a window of columns: by far the commonest
+    const Axis inner = axes_[0];
+    const Axis outer = axes_[1];
+    for (std::size_t i = 0; i < positions.size(); ++i) {
+      const std::uint32_t index = positions[i] + first_;
+      const auto row = static_cast<std::uint32_t>((index * inner.multiplier) >> inner.shift);
+      const std::uint32_t column = index - row * inner.size - inner.begin;
+      hits->words[count] =
+          offset_ + std::uint64_t{row - outer.begin} * outer.stride + column * inner.stride;
+      hits->places[count] = static_cast<std::uint32_t>(i);
+      count += static_cast<std::size_t>(column < inner.extent) &
+               static_cast<std::size_t>(row - outer.begin < outer.extent);
+    }
+    hits->count = count;
+    return;
+  }
+  for (std::size_t i = 0; i < positions.size(); ++i) {
+    std::uint32_t index = positions[i] + first_;
+    std::uint64_t word = offset_;
+    bool inside = true;
+    for (std::size_t axis = 0; axis + 1 < axes_.size(); ++axis) {
+      const Axis& at = axes_[axis];
+      const auto quotient = static_cast<std::uint32_t>((index * at.multiplier) >> at.shift);
+      const std::uint32_t digit = index - quotient * at.size - at.begin;
+      inside = inside && digit < at.extent;
+      word += digit * at.stride;
+      index = quotient;
+    }
+    const std::uint32_t digit = index - axes_.back().begin;
+    inside = inside && digit < axes_.back().extent;
+    hits->words[count] = word + digit * axes_.back().stride;
+    hits->places[count] = static_cast<std::uint32_t>(i);
+    count += inside ? 1 : 0;
+  }
+  hits->count = count;
+}
+
+}  // namespace dcr

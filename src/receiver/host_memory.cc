@@ -1,0 +1,271 @@
+#include "receiver/host_memory.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "base/limits.h"
+#include "receiver/grid.h"
+#include "receiver/views.h"
+#include "simd/kernels.h"
+#include "simd/words.h"
+
+namespace dcr {
+
+namespace {
+
+// Calls `visit(word, place)` for each hit: the storage's word, and the position's place in
+// `positions`, all of which are hits of a contiguous grid. Returns their number.
+template <typename Visit>
+std::uint64_t for_each_hit(const Grid& grid, std::span<const std::uint32_t> positions,
+                           const Visit& visit) {
+  if (grid.contiguous()) {
+    for (std::size_t i = 0; i < positions.size(); ++i) visit(grid.word(positions[i]), i);
+    return positions.size();
+  }
+  GridHits hits;
+  std::uint64_t count = 0;
+  for (std::size_t done = 0; done < positions.size(); done += kGridBlock) {
+    grid.map(positions.subspan(done, std::min(kGridBlock, positions.size() - done)), &hits);
+    for (std::size_t i = 0; i < hits.count; ++i) visit(hits.words[i], done + hits.places[i]);
+    count += hits.count;
+  }
+  return count;
+}
+
+template <typename Word, Encoding kEncoding>
+std::uint64_t write_words(std::uint8_t* storage, const Grid& grid,
+                          std::span<const std::uint32_t> positions, const Word* values) {
+  return for_each_hit(grid, positions, [&](std::uint64_t word, std::size_t place) {
+    const Word resident =
+        kEncoding == Encoding::kOverwrite ? Word{0} : load_word<Word>(storage, word);
+    store_word(storage, word, decode_word(kEncoding, resident, values[place]));
+  });
+}
+
+template <typename Word>
+std::uint64_t write_words(Encoding encoding, std::uint8_t* storage, const Grid& grid,
+                          std::span<const std::uint32_t> positions, const Word* values) {
+  switch (encoding) {
+    case Encoding::kXor:
+      return write_words<Word, Encoding::kXor>(storage, grid, positions, values);
+    case Encoding::kAdd:
+      return write_words<Word, Encoding::kAdd>(storage, grid, positions, values);
+    case Encoding::kOverwrite:
+      break;
+  }
+  return write_words<Word, Encoding::kOverwrite>(storage, grid, positions, values);
+}
+
+template <typename Word>
+void compare_words(const std::uint8_t* storage, const Grid& grid,
+                   std::span<const std::uint32_t> positions, const Word* values,
+                   ApplyCounts* counts) {
+  std::uint64_t different = 0;
+  counts->words += for_each_hit(grid, positions, [&](std::uint64_t word, std::size_t place) {
+    different += load_word<Word>(storage, word) != values[place] ? 1u : 0u;
+  });
+  counts->different += different;
+}
+
+// Consecutive positions of a contiguous grid.
+template <typename Word>
+void apply_run(Encoding encoding, std::uint8_t* at, const Word* values, std::size_t count,
+               ApplyMode mode, ApplyCounts* counts) {
+  counts->words += count;
+  if (mode == ApplyMode::kWrite) {
+    kernels().apply_dense(sizeof(Word), encoding, values, count, at);
+    return;
+  }
+  const auto* wanted = reinterpret_cast<const std::uint8_t*>(values);
+  counts->different += kernels().count_changes(sizeof(Word), {wanted, at, 1, count, 0, 0});
+}
+
+// Copies between a view's words, in the order of its indices, and a buffer.
+struct ViewCopy {
+  std::uint8_t* storage;
+  std::uint8_t* buffer;
+  unsigned width;
+  bool out;  // from the storage
+
+  void run(std::uint64_t word, std::uint64_t stride, std::uint64_t count) {
+    std::uint8_t* at = storage + word * width;
+    if (stride == 1) {
+      const auto bytes = static_cast<std::size_t>(count * width);
+      std::memcpy(out ? buffer : at, out ? at : buffer, bytes);
+      buffer += bytes;
+      return;
+    }
+    for_width(width, [&]<typename Word>(Word) {
+      for (std::uint64_t i = 0; i < count; ++i) {
+        if (out) {
+          store_word(buffer, i, load_word<Word>(at, i * stride));
+        } else {
+          store_word(at, i * stride, load_word<Word>(buffer, i));
+        }
+      }
+    });
+    buffer += count * width;
+  }
+};
+
+void copy_view(const TensorView& view, ViewCopy copy) {
+  for_each_row(view, [&copy](std::uint64_t word, std::uint64_t stride, std::uint64_t count) {
+    copy.run(word, stride, count);
+  });
+}
+
+// Words of the view, after checking that they lie in the storage and that a buffer has their size.
+Result<std::uint64_t> check_view(const TensorView& view, std::uint64_t storage_bytes,
+                                 std::uint64_t buffer_bytes) {
+  const auto invalid = [&view](const char* what) {
+    return Status(Code::kInvalidArgument,
+                  "a view of storage " + std::to_string(view.storage) + " " + what);
+  };
+  if (view.sizes.size() != view.strides.size()) return invalid("has other strides than sizes");
+  const Result<std::uint64_t> words = tensor_elements(view.sizes);
+  if (!words.ok()) return invalid("is too large");
+  const unsigned width = word_bytes(view.dtype);
+  if (*words > buffer_bytes / width || *words * width != buffer_bytes) {
+    return invalid("has another size than its buffer");
+  }
+  if (*words == 0) return words;
+  std::optional<std::uint64_t> last = view.offset;
+  for (std::size_t i = 0; i < view.sizes.size(); ++i) {
+    const auto reach = checked_multiply(view.sizes[i] - 1, view.strides[i]);
+    last = last && reach ? checked_add(*last, *reach) : std::nullopt;
+  }
+  if (!last || *last >= storage_bytes / width) return invalid("leaves it");
+  return words;
+}
+
+}  // namespace
+
+std::uint64_t HostMemory::insert(Storage storage) {
+  storages_.emplace(next_, std::move(storage));
+  return next_++;
+}
+
+std::uint64_t HostMemory::add(std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  Storage storage;
+  storage.owned = std::make_unique<std::uint8_t[]>(static_cast<std::size_t>(bytes));
+  storage.bytes = {storage.owned.get(), static_cast<std::size_t>(bytes)};
+  return insert(std::move(storage));
+}
+
+std::uint64_t HostMemory::add(MutableByteSpan memory) {
+  const std::lock_guard lock(mutex_);
+  Storage storage;
+  storage.bytes = memory;
+  return insert(std::move(storage));
+}
+
+MutableByteSpan HostMemory::bytes(std::uint64_t storage) {
+  const Result<MutableByteSpan> found = find(storage);
+  DCR_ASSERT(found.ok());
+  return *found;
+}
+
+std::uint64_t HostMemory::scratch_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return scratch_bytes_;
+}
+
+std::uint64_t HostMemory::scratch_bytes_peak() const {
+  const std::lock_guard lock(mutex_);
+  return scratch_bytes_peak_;
+}
+
+Result<MutableByteSpan> HostMemory::find(std::uint64_t storage) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = storages_.find(storage);
+  if (found != storages_.end()) return found->second.bytes;
+  return Status(Code::kNotFound, "there is no storage " + std::to_string(storage));
+}
+
+Result<std::uint64_t> HostMemory::storage_bytes(std::uint64_t storage) const {
+  DCR_ASSIGN(const MutableByteSpan bytes, find(storage));
+  return std::uint64_t{bytes.size()};
+}
+
+Status HostMemory::apply(const TargetChanges& target, std::span<const std::uint32_t> positions,
+                         const void* values, ApplyMode mode, ApplyCounts* counts) {
+  DCR_ASSIGN(const MutableByteSpan storage, find(target.storage));
+  DCR_TRY(check_target(target, storage.size()));
+  if (positions.empty()) return {};
+  if (positions.back() + target.first >= kGridSizeMax) {
+    return Status(Code::kInvalidArgument, "target of changes: a position is out of range");
+  }
+  if (mode == ApplyMode::kVerify && target.encoding != Encoding::kOverwrite) {
+    return Status(Code::kInvalidArgument, "only overwrites can be verified");
+  }
+  const Grid grid(target);
+  std::size_t from = 0;
+  std::size_t to = 0;
+  grid.clip(positions, &from, &to);
+  positions = positions.subspan(from, to - from);
+  if (positions.empty()) return {};
+  const bool run = grid.contiguous() && positions.back() - positions[0] + 1 == positions.size();
+  for_width(target.width, [&]<typename Word>(Word) {
+    const Word* words = static_cast<const Word*>(values) + from;
+    if (run) {
+      std::uint8_t* at = storage.data() + grid.word(positions[0]) * sizeof(Word);
+      apply_run(target.encoding, at, words, positions.size(), mode, counts);
+    } else if (mode == ApplyMode::kVerify) {
+      compare_words(storage.data(), grid, positions, words, counts);
+    } else {
+      counts->words += write_words(target.encoding, storage.data(), grid, positions, words);
+    }
+  });
+  return {};
+}
+
+Status HostMemory::read(const TensorView& view, std::span<std::uint8_t> out) {
+  DCR_ASSIGN(const MutableByteSpan storage, find(view.storage));
+  DCR_ASSIGN(const std::uint64_t words, check_view(view, storage.size(), out.size()));
+  if (words > 0) copy_view(view, {storage.data(), out.data(), word_bytes(view.dtype), true});
+  return {};
+}
+
+Status HostMemory::write(const TensorView& view, std::span<const std::uint8_t> in) {
+  DCR_ASSIGN(const MutableByteSpan storage, find(view.storage));
+  DCR_ASSIGN(const std::uint64_t words, check_view(view, storage.size(), in.size()));
+  if (words == 0) return {};
+  // The buffer is only read from: `out` is false.
+  copy_view(view, {storage.data(), const_cast<std::uint8_t*>(in.data()), word_bytes(view.dtype),
+                   false});
+  return {};
+}
+
+Result<std::uint64_t> HostMemory::allocate(std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  if (bytes > scratch_bytes_max_ || scratch_bytes_ > scratch_bytes_max_ - bytes) {
+    return Status(Code::kTooLarge, "scratch of " + std::to_string(bytes) + " bytes beside the " +
+                                       std::to_string(scratch_bytes_) + " in use is above the " +
+                                       "limit of " + std::to_string(scratch_bytes_max_));
+  }
+  Storage storage;
+  storage.owned = std::make_unique<std::uint8_t[]>(static_cast<std::size_t>(bytes));
+  storage.bytes = {storage.owned.get(), static_cast<std::size_t>(bytes)};
+  storage.scratch = true;
+  scratch_bytes_ += bytes;
+  scratch_bytes_peak_ = std::max(scratch_bytes_peak_, scratch_bytes_);
+  return insert(std::move(storage));
+}
+
+Status HostMemory::release(std::uint64_t storage) {
+  const std::lock_guard lock(mutex_);
+  const auto found = storages_.find(storage);
+  if (found == storages_.end() || !found->second.scratch) {
+    return Status(Code::kNotFound, "there is no scratch storage " + std::to_string(storage));
+  }
+  scratch_bytes_ -= found->second.bytes.size();
+  storages_.erase(found);
+  return {};
+}
+
+}  // namespace dcr
