@@ -1,10 +1,27 @@
 # Helpers so that each folder's CMakeLists.txt reads as its row of the layer table.
 include_guard(GLOBAL)
 
+# dcr_headers(<name> LIBRARIES … HEADERS …): the precompiled headers <name>, which targets of the same
+# flags take by REUSE_FROM.
+function(dcr_headers name)
+  cmake_parse_arguments(ARG "" "" "LIBRARIES;HEADERS" ${ARGN})
+  set(source ${CMAKE_BINARY_DIR}/generated/${name}.cc)
+  file(GENERATE OUTPUT ${source} CONTENT "// Carries the precompiled header.\n")
+  add_library(${name} OBJECT ${source})
+  target_link_libraries(${name} PRIVATE dcr_warnings ${ARG_LIBRARIES})
+  target_precompile_headers(${name} PRIVATE ${ARG_HEADERS})
+endfunction()
+
+# What most files of the libraries include; it is most of what they compile.
+dcr_headers(dcr_standard_headers
+  HEADERS <algorithm> <array> <cstring> <functional> <map> <memory> <optional> <span> <string>
+    <utility> <vector>)
+
 # dcr_library(<folder> SOURCES … DEPS …): the static library dcr_<folder>, all warnings on.
 function(dcr_library folder)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_library(dcr_${folder} STATIC ${ARG_SOURCES})
+  target_precompile_headers(dcr_${folder} REUSE_FROM dcr_standard_headers)
   target_include_directories(dcr_${folder} PUBLIC
     ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
   target_link_libraries(dcr_${folder} PUBLIC ${ARG_DEPS} PRIVATE dcr_warnings)
@@ -15,31 +32,39 @@ add_custom_target(dcr_thread_tests)
 add_custom_target(dcr_arm64_tests)
 add_custom_target(dcr_fuzzers)
 
-# The precompiled header of all test programs: GoogleTest is most of what a test compiles.
+# The same for all test programs: GoogleTest is most of what a test compiles. What the tests
+# themselves do is optimised less than what they test: most of them take longer to compile than to
+# run.
+if(CMAKE_BUILD_TYPE STREQUAL "Debug")
+  set(DCR_TEST_OPTIMIZATION -O0)
+else()
+  set(DCR_TEST_OPTIMIZATION -O1)
+endif()
 if(DCR_DEVELOPER_MODE)
-  file(WRITE ${CMAKE_BINARY_DIR}/generated/test_headers.cc.in "// Carries the precompiled header.\n")
-  configure_file(${CMAKE_BINARY_DIR}/generated/test_headers.cc.in
-    ${CMAKE_BINARY_DIR}/generated/test_headers.cc COPYONLY)
-  add_library(dcr_test_headers OBJECT ${CMAKE_BINARY_DIR}/generated/test_headers.cc)
-  target_link_libraries(dcr_test_headers PRIVATE dcr_warnings GTest::gtest)
-  target_precompile_headers(dcr_test_headers PRIVATE
-    <gtest/gtest.h> <algorithm> <functional> <map> <memory> <string> <vector>)
+  dcr_headers(dcr_test_headers
+    LIBRARIES GTest::gtest
+    HEADERS <gtest/gtest.h> <algorithm> <functional> <map> <memory> <string> <vector>)
+  target_compile_options(dcr_test_headers PRIVATE ${DCR_TEST_OPTIMIZATION})
 endif()
 
-# dcr_test(<name> SOURCES … DEPS … [LABELS …] [TIMEOUT seconds] [SERIAL]): one GoogleTest program,
-# run as one ctest test named <name>. LABELS threads: also run under ThreadSanitizer; the tests of
+# dcr_test(<name> SOURCES … DEPS … [LABELS …] [TIMEOUT seconds] [SERIAL] [OPTIMIZED]): one GoogleTest
+# program, run as one ctest test named <name>. OPTIMIZED: its own loops are most of its time. LABELS
+# threads: also run under ThreadSanitizer; the tests of
 # base, simd and codec get the label arm64, being what differs by machine. The macro DCR_CAMPAIGN
 # tells it by how much to thin out its random campaigns.
 function(dcr_test name)
   if(NOT DCR_DEVELOPER_MODE)
     return()
   endif()
-  cmake_parse_arguments(ARG "SERIAL" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "SERIAL;OPTIMIZED" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} dcr_warnings GTest::gtest_main)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_compile_definitions(${name} PRIVATE DCR_CAMPAIGN=${DCR_CAMPAIGN})
-  target_precompile_headers(${name} REUSE_FROM dcr_test_headers)
+  if(NOT ARG_OPTIMIZED)
+    target_precompile_headers(${name} REUSE_FROM dcr_test_headers)
+    target_compile_options(${name} PRIVATE ${DCR_TEST_OPTIMIZATION})
+  endif()
   add_test(NAME ${name} COMMAND ${name})
   if(CMAKE_CURRENT_SOURCE_DIR MATCHES "/src/(base|simd|codec)$")
     list(APPEND ARG_LABELS arm64)
