@@ -46,8 +46,8 @@ Result<std::unique_ptr<Converter>> make_low_rank_converter(SourceMemory& memory,
                                                            ConverterOutput out);
 
 // weight [n, m] → F8_E4M3 with one F32 per block of 128 × 128: scale = max |w| / 448 (1 where all
-// are 0), out = e4m3(float(w) / scale). NaN elements do not count for the maximum. n and m may end
-// within a block where the tensor ends.
+// are 0), out = e4m3(float(w) / scale). NaN elements do not count for the maximum. A rank's rows
+// and columns begin and end at a block, or where the tensor ends.
 inline constexpr std::uint64_t kFp8Block = 128;
 inline constexpr float kFp8Max = 448.0F;
 Result<std::unique_ptr<Converter>> make_fp8_converter(SourceMemory& memory, std::string name,
@@ -56,10 +56,11 @@ Result<std::unique_ptr<Converter>> make_fp8_converter(SourceMemory& memory, std:
 
 // The full conversion of whole tensors from their shards (the paper's mode F): one converter for
 // each group of the plan, in order, the same groups on every rank. A rank's converter has parts
-// where the rank owns a task of the group.
-Result<std::vector<std::unique_ptr<Converter>>> make_identity_converters(const Catalogue& catalogue,
-                                                                         const OwnerPlan& plan,
-                                                                         std::uint32_t rank,
-                                                                         SourceMemory& memory);
+// where the rank owns a task of the group (ConversionTask::replicas); storages of `memory` are as
+// OwnerPlan::rank numbers them.
+std::vector<std::unique_ptr<Converter>> make_identity_converters(const Catalogue& catalogue,
+                                                                 const OwnerPlan& plan,
+                                                                 std::uint32_t rank,
+                                                                 SourceMemory& memory);
 
 }  // namespace dcr

@@ -39,7 +39,6 @@ Result<NamePattern> NamePattern::parse(std::string_view text) {
     return Status(Code::kCorrupt, "pattern " + quoted_name(text) + ": " + what);
   };
   for (const std::string_view part : split_parts(text)) {
-    if (part.empty()) return fail("a part between dots is empty");
     if (!has_brace(part)) {
       made.parts_.push_back({Kind::kLiteral, std::string(part)});
       continue;

@@ -17,7 +17,7 @@ namespace dcr {
 // any one part.
 class NamePattern {
  public:
-  // Error kCorrupt: an empty part, a brace anywhere else, a capture twice.
+  // Error kCorrupt: a brace anywhere else, a capture twice.
   static Result<NamePattern> parse(std::string_view text);
 
   const std::string& text() const { return text_; }

@@ -116,6 +116,10 @@ std::uint32_t pieces_of(const LayoutRule& rule) {
   return rule.stacked ? rule.pieces() : rule.shards;
 }
 
+std::string piece_name(const LayoutRule& rule, const LayoutGroup& group, std::uint32_t piece) {
+  return pieces_of(rule) > 1 ? group.name + "/" + std::to_string(piece) : group.name;
+}
+
 // check_tasks, source tensor by source tensor.
 class TaskChecker {
  public:
@@ -216,6 +220,17 @@ Result<OwnerPlan> OwnerPlan::make(const Catalogue& catalogue, Layout layout) {
   return plan;
 }
 
+std::vector<std::string> OwnerPlan::task_names(const LayoutGroup& group) const {
+  const LayoutRule& rule = layout_.rules[group.rule];
+  std::vector<std::string> names;
+  for (std::uint32_t piece = 0; piece < pieces_of(rule); ++piece) {
+    // The first rank that has it says whether a stack's piece has experts.
+    const bool there = !rule.stacked || piece_of_rank(rule, group, piece).here;
+    if (there) names.push_back(piece_name(rule, group, piece));
+  }
+  return names;
+}
+
 OwnerRank OwnerPlan::rank(const Catalogue& catalogue, std::uint32_t rank) const {
   DCR_ASSERT(rank < layout_.ranks);
   OwnerRank made;
@@ -229,8 +244,7 @@ OwnerRank OwnerPlan::rank(const Catalogue& catalogue, std::uint32_t rank) const 
         make_local_tensor(catalogue, rule, members_of_piece(rule, group, piece), piece.shard);
     DCR_ASSERT(local.ok());  // make() has tried
     ConversionTask task;
-    task.name = group.name;
-    if (pieces_of(rule) > 1) task.name += "/" + std::to_string(piece.piece);
+    task.name = piece_name(rule, group, piece.piece);
     task.view = contiguous_view(made.tasks.size(), local->dtype, local->shape);
     for (LocalPart& part : local->parts) {
       task.placement.push_back({part.tensor, std::move(part.box)});

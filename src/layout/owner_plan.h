@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "dcr/status.h"
@@ -29,6 +30,9 @@ class OwnerPlan {
   std::uint32_t ranks() const { return layout_.ranks; }
   const Layout& layout() const { return layout_; }
   const std::vector<LayoutGroup>& groups() const { return groups_; }
+
+  // The names of the tasks that hold the group's tensors, over all ranks.
+  std::vector<std::string> task_names(const LayoutGroup& group) const;
 
   // The tasks of one rank, in the order of their groups. Empty shards are tasks without elements.
   // `catalogue`: the one that the plan was made from.
