@@ -234,14 +234,15 @@ Result<std::vector<Family>> make_families(const Catalogue& catalogue) {
   std::vector<Family> families;
   std::vector<std::string> captured;
   for (const CanonicalTensor& tensor : catalogue.tensors()) {
-    bool experts = false;
-    std::string pattern = pattern_of(tensor.name, &captured, &experts);
-    const Result<NamePattern> parsed = NamePattern::parse(pattern);
-    if (!parsed.ok()) {
+    if (tensor.name.find_first_of("{}") != std::string::npos) {
       return Status(Code::kUnsupported,
-                    "tensor " + quoted_name(tensor.name) + ": " + parsed.status().message(),
+                    "tensor " + quoted_name(tensor.name) +
+                        " has a brace in its name, which no pattern of a layout file matches",
                     tensor.name);
     }
+    bool experts = false;
+    std::string pattern = pattern_of(tensor.name, &captured, &experts);
+    DCR_ASSIGN(const NamePattern parsed, NamePattern::parse(pattern));
     const auto [found, fresh] = by_pattern.emplace(pattern, families.size());
     if (fresh) {
       Family family;
@@ -252,7 +253,7 @@ Result<std::vector<Family>> make_families(const Catalogue& catalogue) {
     }
     Family& family = families[found->second];
     if (experts) {
-      const std::vector<std::string>& names = parsed->captures();
+      const std::vector<std::string>& names = parsed.captures();
       const auto at = std::find(names.begin(), names.end(), "e") - names.begin();
       const std::uint64_t expert = std::stoul(captured[static_cast<std::size_t>(at)]);
       family.expert_count = std::max(family.expert_count, expert + 1);
@@ -445,12 +446,12 @@ void Writer::add_rule(Family& family, const std::vector<Family*>& members,
                       const std::string& more) {
   std::string patterns;
   for (Family* member : members) {
-    patterns += (patterns.empty() ? "" : ", ") + json_string(member->pattern);
+    patterns += (patterns.empty() ? "" : ",\n               ") + json_string(member->pattern);
     member->used = true;
   }
   rules_ += rules_.empty() ? "    {" : ",\n    {";
   rules_ += "\"match\": " + (members.size() == 1 ? patterns : "[" + patterns + "]");
-  if (!name.empty()) rules_ += ", \"name\": " + json_string(name);
+  if (!name.empty()) rules_ += ",\n     \"name\": " + json_string(name);
   names_.insert(name);
   rules_ += ", \"class\": \"" + mapping + "\"";
   if (mapping != "replicated") rules_ += ", \"shards\": " + std::to_string(shards_of(family));
