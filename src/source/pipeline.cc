@@ -104,9 +104,9 @@ Result<ScannedPiece> scan_piece(const Piece& piece, std::uint64_t index, PieceSo
   return scanned;
 }
 
-Result<ScannedChunk> scan_chunk(const Lane& lane, const Chunk& chunk, SpanRecorder* spans,
+Result<ScannedChunk> scan_chunk(const Lane& lane, const Chunk& chunk, const ScanOptions& options,
                                 Worker* worker) {
-  const SpanTimer timer(spans, "scan", lane.owner);
+  const SpanTimer timer(options.spans, options.stage, lane.owner);
   ScannedChunk scanned;
   scanned.reserve(chunk.end - chunk.begin);
   for (std::size_t i = chunk.begin; i < chunk.end; ++i) {
@@ -124,8 +124,7 @@ Status scan_lanes(Executor& executor, std::span<const Lane> lanes, const ScanOpt
   const auto produce = [&](std::uint64_t index) -> Result<ScannedChunk> {
     const Chunk& chunk = chunks[static_cast<std::size_t>(index)];
     std::unique_ptr<Worker> worker = workers.take();
-    Result<ScannedChunk> scanned =
-        scan_chunk(lanes[chunk.lane], chunk, options.spans, worker.get());
+    Result<ScannedChunk> scanned = scan_chunk(lanes[chunk.lane], chunk, options, worker.get());
     workers.give_back(std::move(worker));
     return scanned;
   };

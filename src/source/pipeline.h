@@ -73,6 +73,7 @@ struct ScanOptions {
   std::function<void(std::uint64_t bytes)>
       progress;  // after each piece, on the calling thread: its bytes
   SpanRecorder* spans = nullptr;
+  const char* stage = "scan";  // of the spans
 };
 
 // Runs the lanes' pieces through scan and encoding into their buckets: first chunks of all lanes
