@@ -6,8 +6,6 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "base/checked.h"
-#include "base/limits.h"
 #include "receiver/grid.h"
 #include "receiver/views.h"
 #include "simd/kernels.h"
@@ -118,28 +116,13 @@ void copy_view(const TensorView& view, ViewCopy copy) {
   });
 }
 
-// Words of the view, after checking that they lie in the storage and that a buffer has their size.
-Result<std::uint64_t> check_view(const TensorView& view, std::uint64_t storage_bytes,
-                                 std::uint64_t buffer_bytes) {
-  const auto invalid = [&view](const char* what) {
-    return Status(Code::kInvalidArgument,
-                  "a view of storage " + std::to_string(view.storage) + " " + what);
-  };
-  if (view.sizes.size() != view.strides.size()) return invalid("has other strides than sizes");
-  const Result<std::uint64_t> words = tensor_elements(view.sizes);
-  if (!words.ok()) return invalid("is too large");
-  const unsigned width = word_bytes(view.dtype);
-  if (*words > buffer_bytes / width || *words * width != buffer_bytes) {
-    return invalid("has another size than its buffer");
-  }
-  if (*words == 0) return words;
-  std::optional<std::uint64_t> last = view.offset;
-  for (std::size_t i = 0; i < view.sizes.size(); ++i) {
-    const auto reach = checked_multiply(view.sizes[i] - 1, view.strides[i]);
-    last = last && reach ? checked_add(*last, *reach) : std::nullopt;
-  }
-  if (!last || *last >= storage_bytes / width) return invalid("leaves it");
-  return words;
+// That a view lies in its storage and a buffer has its size.
+Status check_view(const TensorView& view, std::uint64_t storage_bytes,
+                  std::uint64_t buffer_bytes) {
+  const std::string name = "a view of storage " + std::to_string(view.storage);
+  if (!view_fits(view, storage_bytes)) return Status(Code::kInvalidArgument, name + " leaves it");
+  if (buffer_bytes == view_words(view) * word_bytes(view.dtype)) return {};
+  return Status(Code::kInvalidArgument, name + " has another size than its buffer");
 }
 
 }  // namespace
@@ -226,15 +209,14 @@ Status HostMemory::apply(const TargetChanges& target, std::span<const std::uint3
 
 Status HostMemory::read(const TensorView& view, std::span<std::uint8_t> out) {
   DCR_ASSIGN(const MutableByteSpan storage, find(view.storage));
-  DCR_ASSIGN(const std::uint64_t words, check_view(view, storage.size(), out.size()));
-  if (words > 0) copy_view(view, {storage.data(), out.data(), word_bytes(view.dtype), true});
+  DCR_TRY(check_view(view, storage.size(), out.size()));
+  copy_view(view, {storage.data(), out.data(), word_bytes(view.dtype), true});
   return {};
 }
 
 Status HostMemory::write(const TensorView& view, std::span<const std::uint8_t> in) {
   DCR_ASSIGN(const MutableByteSpan storage, find(view.storage));
-  DCR_ASSIGN(const std::uint64_t words, check_view(view, storage.size(), in.size()));
-  if (words == 0) return {};
+  DCR_TRY(check_view(view, storage.size(), in.size()));
   // The buffer is only read from: `out` is false.
   copy_view(view, {storage.data(), const_cast<std::uint8_t*>(in.data()), word_bytes(view.dtype),
                    false});

@@ -5,14 +5,15 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/bytes.h"
 #include "base/digest.h"
 #include "dcr/ports.h"
 #include "dcr/status.h"
+#include "receiver/plan.h"
 #include "receiver/trace.h"
-#include "runtime/threads.h"
 #include "tensor/catalogue.h"
 
 namespace dcr {
@@ -27,7 +28,7 @@ enum class TensorPath : std::uint8_t {
 
 enum class TensorNeed : std::uint8_t { kAny, kOverwrite, kDense, kSkip, kRefused };
 
-// "traced", "any", …
+// "traced", "scratch", …; "any", "overwrite", …
 std::string_view path_name(TensorPath path);
 std::string_view need_name(TensorNeed need);
 
@@ -38,23 +39,22 @@ struct TensorClass {
   std::string reason;       // of any other path than kTraced
 };
 
-// Copies words [first, first + out.size() / width) of canonical tensor `tensor` to `out`.
-using CanonicalRead =
-    std::function<Status(std::uint32_t tensor, std::uint64_t first, MutableByteSpan out)>;
-
 struct PrewarmOptions {
-  std::vector<std::string> never_loaded;
-  bool prefer_scratch = false;
+  std::vector<std::string> never_loaded;  // targets that no canonical tensor reaches
+  bool prefer_scratch = false;            // traced tensors take the scratch path too
 };
 
 struct PrewarmResult {
-  std::vector<TensorClass> classes;  // by index in the catalogue
+  std::vector<TensorClass> classes;  // these three by index in the catalogue
   std::vector<LoadTrace> traces;
-  Digest layout{};  // see layout_fingerprint
+  std::vector<std::vector<Place>> places;  // of traced tensors
+  Digest layout{};                         // see layout_fingerprint
 };
 
-// Traces the loader over all names and checks everything that DESIGN §7 lists. Parameters hold the
-// same bits afterwards. Errors name target, tensor and what to do.
+// Traces the loader over all names, in the catalogue's order, in which a dense refit loads them
+// too. Parameters hold the same bits afterwards, unless a loader wrote past the hook, which refuses
+// what it loaded. Errors name target or tensor and what to do: kMismatch for bytes that nothing
+// explains.
 Result<PrewarmResult> prewarm(const Catalogue& catalogue, Loader& loader, TargetMemory& memory,
                               const PrewarmOptions& options);
 

@@ -18,9 +18,11 @@
 #include "codec/payload.h"
 #include "dcr/ports.h"
 #include "dcr/status.h"
+#include "receiver/applier.h"
 #include "receiver/decoded.h"
 #include "receiver/ownership.h"
 #include "receiver/prewarm.h"
+#include "receiver/staging.h"
 #include "runtime/threads.h"
 #include "tensor/catalogue.h"
 
@@ -30,11 +32,16 @@ struct ReceiverOptions {
   std::vector<std::vector<OwnerBox>> owners;  // what each owner may send: index = owner
   std::vector<std::string> never_loaded;      // targets that no canonical tensor reaches
   PayloadLimits payload_limits = {kPayloadStoredBytesMax, kPayloadRawBytesMax};
-  std::uint64_t decoded_bytes_max = 4 * kGiB;  // of one payload, and of all that wait together
+  // Of one payload decoded, of all that wait for their turn, and of the attempt's record of items.
+  std::uint64_t decoded_bytes_max = 4 * kGiB;
   Bytes key;                                   // of payloads' digests; see Payload::read
   bool post_apply_checks = false;              // paper A.12
   bool prefer_scratch = false;  // traced tensors take the scratch path too (to compare the two)
 };
+
+// Copies words [first, first + out.size() / width) of canonical tensor `tensor` to `out`.
+using CanonicalRead =
+    std::function<Status(std::uint32_t tensor, std::uint64_t first, MutableByteSpan out)>;
 
 struct AttemptHeader {
   Digest run{};
@@ -44,29 +51,16 @@ struct AttemptHeader {
   ApplyMode mode = ApplyMode::kWrite;  // kVerify: a dense refit that compares and writes nothing
 };
 
-// What became of a payload that is no reason to fail the attempt.
-enum class Ingested : std::uint8_t {
-  kQueued,
-  kDuplicate,     // the same identifier and the same bytes as one before
-  kOtherAttempt,  // of another run or attempt: dropped
-  kFull,          // no slot or no room now; the caller keeps it and tries again after apply()
-};
-
-struct ReceiverCounts {
-  std::uint64_t payloads = 0;
-  std::uint64_t entries = 0;       // canonical elements that came, those for other ranks too
-  std::uint64_t destinations = 0;  // words that they reached here ("emitted destinations")
-  std::uint64_t different = 0;     // kVerify: of those, the ones whose resident bits differ
-  std::uint64_t checked = 0;       // words that the post-apply checks compared
-};
-
 class Receiver {
+  struct State;
+
  public:
   // Everything given must outlive it. Errors: kInvalidArgument for boxes of owners that leave their
   // tensor, naming tensor and owner.
   static Result<std::unique_ptr<Receiver>> create(const Catalogue& catalogue, Loader& loader,
                                                   TargetMemory& memory, Executor& executor,
                                                   ReceiverOptions options);
+  explicit Receiver(std::unique_ptr<State> state);  // for create()
   ~Receiver();
 
   // Traces the loader over all names. Leaves every parameter byte as it was; an error (a byte that
@@ -115,8 +109,6 @@ class Receiver {
   std::uint64_t memory_bytes() const;
 
  private:
-  struct State;
-  explicit Receiver(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
 

@@ -153,9 +153,9 @@ struct Tracer::Work {
 
 class Tracer::Recorder final : public LoaderHook {
  public:
-  Recorder(Work& work, const std::set<std::uint64_t>& storages, unsigned code,
-           const Inspect& inspect)
-      : work_(work), storages_(storages), code_(code), inspect_(inspect) {}
+  Recorder(Work& work, const TargetMemory& memory, const std::set<std::uint64_t>& storages,
+           unsigned code, const Inspect& inspect)
+      : work_(work), memory_(memory), storages_(storages), code_(code), inspect_(inspect) {}
 
   Result<LoaderVerdict> on_event(const LoaderEvent& event) override {
     if (event.kind == LoaderEventKind::kCollective) {
@@ -175,6 +175,8 @@ class Tracer::Recorder final : public LoaderHook {
         (!event.source || view_words(*event.source) != view_words(event.destination))) {
       return invalid("copies another number of elements than it writes");
     }
+    DCR_ASSIGN(const std::uint64_t bytes, memory_.storage_bytes(event.destination.storage));
+    if (!view_fits(event.destination, bytes)) return invalid("writes past the end of a storage");
     DCR_TRY(record(event, to_given));
     return to_given ? LoaderVerdict::kPerform : LoaderVerdict::kSuppress;
   }
@@ -207,6 +209,7 @@ class Tracer::Recorder final : public LoaderHook {
   }
 
   Work& work_;
+  const TargetMemory& memory_;
   const std::set<std::uint64_t>& storages_;
   unsigned code_;
   const Inspect& inspect_;
@@ -216,7 +219,7 @@ class Tracer::Recorder final : public LoaderHook {
 Status Tracer::load(Work& work, const ProbePattern& pattern, const Inspect& inspect) {
   DCR_TRY(fill_probe(memory_, work.probe, pattern));
   const unsigned code = pattern.kind == ProbePattern::Kind::kCode ? pattern.number : 2;
-  Recorder recorder(work, storages_, code, inspect);
+  Recorder recorder(work, memory_, storages_, code, inspect);
   const Result<LoadReport> report = loader_.load(work.tensor.name, work.probe, recorder);
   if (!report.ok()) {
     const Code why = report.status().code();

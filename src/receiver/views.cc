@@ -1,8 +1,10 @@
 #include "receiver/views.h"
 
+#include <optional>
 #include <string>
 #include <utility>
 
+#include "base/checked.h"
 #include "tensor/text.h"
 
 namespace dcr {
@@ -54,6 +56,18 @@ Status for_each_block(const TensorView& view,
 
 TensorView range_view(const TensorView& view, std::uint64_t first, std::uint64_t words) {
   return {view.storage, view.dtype, view.offset + first, {words}, {1}};
+}
+
+bool view_fits(const TensorView& view, std::uint64_t storage_bytes) {
+  if (view.sizes.size() != view.strides.size()) return false;
+  const Result<std::uint64_t> words = tensor_elements(view.sizes);
+  if (!words.ok() || *words == 0) return words.ok();
+  std::optional<std::uint64_t> last = view.offset;
+  for (std::size_t i = 0; i < view.sizes.size(); ++i) {
+    const auto reach = checked_multiply(view.sizes[i] - 1, view.strides[i]);
+    last = last && reach ? checked_add(*last, *reach) : std::nullopt;
+  }
+  return last && *last < storage_bytes / word_bytes(view.dtype);
 }
 
 std::string storage_text(const std::vector<LoaderTarget>& targets, std::uint64_t storage) {

@@ -1,0 +1,96 @@
+// Applies decoded payloads: traced tensors straight through their places, on all threads; others
+// through the native loader.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "dcr/ports.h"
+#include "dcr/status.h"
+#include "receiver/decoded.h"
+#include "receiver/plan.h"
+#include "receiver/prewarm.h"
+#include "receiver/scratch.h"
+#include "runtime/threads.h"
+#include "tensor/catalogue.h"
+
+namespace dcr {
+
+struct ReceiverCounts {
+  std::uint64_t payloads = 0;
+  std::uint64_t entries = 0;       // canonical elements that came, those for other ranks too
+  std::uint64_t destinations = 0;  // words that they reached here ("emitted destinations")
+  std::uint64_t different = 0;     // kVerify: of those, the ones whose resident bits differ
+  std::uint64_t checked = 0;       // words that the post-apply checks compared
+};
+
+class Applier {
+ public:
+  Applier(const Catalogue& catalogue, Loader& loader, TargetMemory& memory, Executor& executor)
+      : catalogue_(catalogue),
+        memory_(memory),
+        executor_(executor),
+        plans_(kPlanBytesMax),
+        scratch_(catalogue, loader, memory) {}
+  ~Applier();
+  Applier(const Applier&) = delete;
+  Applier& operator=(const Applier&) = delete;
+
+  // Begins with what prewarm found, which must outlive its use, and makes sure of scratch for the
+  // largest tensor that needs it. `checks`: paper A.12. Error: kTooLarge.
+  Status begin(const PrewarmResult* prewarm, bool checks);
+
+  Status apply(const DecodedPayload& payload, ApplyMode mode, ReceiverCounts* counts);
+
+  // Error kMismatch, naming the tensor, if a tensor that is needed whole came in part.
+  Status finish() const;
+
+  // Compares resident bits with what the loader makes of a tensor whose words `read(first, out)`
+  // gives. kMismatch if they differ.
+  Status audit(std::uint32_t tensor,
+               const std::function<Status(std::uint64_t first, MutableByteSpan out)>& read);
+
+  std::uint64_t memory_bytes() const { return plans_.bytes(); }
+
+ private:
+  static constexpr std::uint64_t kPlanBytesMax = std::uint64_t{256} << 20;
+
+  // Some changes of one item for one target.
+  struct Task {
+    TargetChanges target;
+    const DecodedItem* item;
+    std::size_t from, to;
+  };
+  // A tensor that is gathered until every word has come.
+  struct Whole {
+    std::uint64_t storage = 0;
+    std::uint64_t words = 0;
+  };
+
+  Status add_tasks(const DecodedItem& item, std::vector<Task>* tasks);
+  Status run(std::span<const Task> tasks, ApplyMode mode, ReceiverCounts* counts);
+  Status run_tasks(std::span<const Task> tasks, ApplyMode mode, ReceiverCounts* counts);
+  Status apply_scratch(std::span<const DecodedItem* const> items, ApplyMode mode,
+                       ReceiverCounts* counts);
+  Status apply_whole(const DecodedItem& item, ApplyMode mode, ReceiverCounts* counts);
+  Status audit_traced(std::uint32_t tensor,
+                      const std::function<Status(std::uint64_t first, MutableByteSpan out)>& read,
+                      ApplyCounts* counts);
+  Status audit_whole(std::uint32_t tensor,
+                     const std::function<Status(std::uint64_t first, MutableByteSpan out)>& read,
+                     ApplyCounts* counts);
+  void release_wholes();
+
+  const Catalogue& catalogue_;
+  TargetMemory& memory_;
+  Executor& executor_;
+  const PrewarmResult* prewarm_ = nullptr;
+  bool checks_ = false;
+  PlanCache plans_;
+  ScratchPath scratch_;
+  std::map<std::uint32_t, Whole> wholes_;
+};
+
+}  // namespace dcr

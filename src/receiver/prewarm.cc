@@ -1,0 +1,359 @@
+#include "receiver/prewarm.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "base/checked.h"
+#include "base/limits.h"
+#include "receiver/coverage.h"
+#include "receiver/scratch.h"
+#include "receiver/trial.h"
+#include "receiver/views.h"
+#include "receiver/words_of.h"
+#include "tensor/text.h"
+
+namespace dcr {
+
+namespace {
+
+// A loader's copies of one tensor meet its parameters in so many boxes at most.
+constexpr std::size_t kPlacesMax = std::size_t{1} << 16;
+
+TensorClass refused(const LoadTrace& trace, std::string reason) {
+  return {TensorPath::kRefused, TensorNeed::kRefused, trace.collective, std::move(reason)};
+}
+
+// The digest of every byte of a storage.
+Result<Digest> storage_digest(TargetMemory& memory, std::uint64_t storage) {
+  DCR_ASSIGN(const std::uint64_t bytes, memory.storage_bytes(storage));
+  std::vector<Digest> leaves;
+  Bytes buffer;
+  const auto visit = [&](const ViewBlock& block) {
+    buffer.resize(static_cast<std::size_t>(block.words));
+    DCR_TRY(memory.read(block.view, buffer));
+    leaves.push_back(xxh3(buffer));
+    return Status();
+  };
+  DCR_TRY(for_each_block({storage, Dtype::kU8, 0, {bytes}, {1}}, visit));
+  return combine_leaves(leaves);
+}
+
+// What the writes of a trace are made of.
+struct Makeup {
+  bool any = false;      // something that depends on the tensor is written
+  bool opaque = false;   // by an operation that no mask can be put to
+  bool values = false;   // through a cast or computation
+  bool given = false;    // the loader writes to the given tensor
+  bool copies = false;   // constants that come as copies
+  bool constants = false;
+};
+
+Makeup makeup_of(const LoadTrace& trace) {
+  Makeup makeup;
+  for (const TracedWrite& write : trace.writes) {
+    const bool empty = view_words(write.event.destination) == 0;
+    switch (write.kind) {
+      case WriteKind::kGiven:
+        makeup.given = true;
+        break;
+      case WriteKind::kConstant:
+        makeup.constants = true;
+        makeup.copies = makeup.copies || write.event.kind == LoaderEventKind::kCopy;
+        break;
+      case WriteKind::kOpaque:
+        makeup.opaque = makeup.any = true;
+        break;
+      case WriteKind::kCast:
+      case WriteKind::kComputed:
+        makeup.values = true;
+        [[fallthrough]];
+      case WriteKind::kPlaced:
+        makeup.any = makeup.any || !empty;
+        break;
+    }
+  }
+  return makeup;
+}
+
+class Prewarm {
+ public:
+  Prewarm(const Catalogue& catalogue, Loader& loader, TargetMemory& memory,
+          const PrewarmOptions& options)
+      : catalogue_(catalogue),
+        loader_(loader),
+        memory_(memory),
+        options_(options),
+        scratch_(catalogue, loader, memory) {}
+
+  Result<PrewarmResult> run() {
+    DCR_ASSIGN(result_.layout, layout_fingerprint(loader_, memory_));
+    targets_ = loader_.targets();
+    DCR_TRY(check_targets());
+    for (const LoaderTarget& target : targets_) storages_.insert(target.view.storage);
+    DCR_ASSIGN(const std::vector<Digest> before, digests());
+    DCR_TRY(trace_all());
+    DCR_ASSIGN(const std::vector<Digest> traced, digests());
+    result_.classes.resize(catalogue_.size());
+    if (traced != before) DCR_TRY(find_escapes(before, traced));
+    DCR_ASSIGN(const std::vector<Digest> settled, digests());
+    for (std::uint32_t tensor = 0; tensor < catalogue_.size(); ++tensor) {
+      if (result_.classes[tensor].reason.empty()) DCR_TRY(classify(tensor));
+    }
+    DCR_TRY(check_coverage(catalogue_, targets_, options_.never_loaded, &result_));
+    DCR_ASSIGN(const std::vector<Digest> after, digests());
+    if (after != settled) {
+      return Status(Code::kInternal, "prewarm did not restore what it tried paths on");
+    }
+    DCR_ASSIGN(const Digest layout, layout_fingerprint(loader_, memory_));
+    if (digest_equal(layout, result_.layout)) return std::move(result_);
+    return Status(Code::kMismatch,
+                  "loading moved parameters to other storage; the runtime must keep them in place");
+  }
+
+ private:
+  Status check_targets() const {
+    std::set<std::string> names;
+    for (const LoaderTarget& target : targets_) {
+      names.insert(target.name);
+      DCR_ASSIGN(const std::uint64_t bytes, memory_.storage_bytes(target.view.storage));
+      if (view_fits(target.view, bytes)) continue;
+      return Status(Code::kInvalidArgument,
+                    "target " + quoted_name(target.name) + " leaves its storage");
+    }
+    for (const std::string& name : options_.never_loaded) {
+      if (names.contains(name)) continue;
+      return Status(Code::kInvalidArgument,
+                    "never loaded: there is no target " + quoted_name(name));
+    }
+    return {};
+  }
+
+  Result<std::vector<Digest>> digests() const {
+    std::vector<Digest> all;
+    for (const std::uint64_t storage : storages_) {
+      DCR_ASSIGN(const Digest digest, storage_digest(memory_, storage));
+      all.push_back(digest);
+    }
+    return all;
+  }
+
+  Status trace_all() {
+    Tracer tracer(catalogue_, loader_, memory_, storages_);
+    for (std::uint32_t tensor = 0; tensor < catalogue_.size(); ++tensor) {
+      DCR_ASSIGN(LoadTrace trace, tracer.trace(tensor));
+      result_.traces.push_back(std::move(trace));
+    }
+    result_.places.resize(catalogue_.size());
+    return {};
+  }
+
+  // Parameters changed while every write that the hook saw was suppressed: finds whose loads do it
+  // by watching the storages that changed over one load after another.
+  Status find_escapes(const std::vector<Digest>& before, const std::vector<Digest>& traced) {
+    const std::set<std::uint64_t> all = storages_;
+    std::set<std::uint64_t> damaged;
+    std::size_t at = 0;
+    for (const std::uint64_t storage : all) {
+      if (before[at] != traced[at]) damaged.insert(storage);
+      ++at;
+    }
+    bool found = false;
+    Tracer tracer(catalogue_, loader_, memory_, all);
+    for (std::uint32_t tensor = 0; tensor < catalogue_.size(); ++tensor) {
+      storages_ = damaged;
+      // Two traces end with the same probe; words of one's own show what it leaves.
+      DCR_TRY(mark(damaged, tensor));
+      DCR_ASSIGN(const std::vector<Digest> marked, digests());
+      DCR_ASSIGN(const LoadTrace again, tracer.trace(tensor));
+      DCR_ASSIGN(const std::vector<Digest> now, digests());
+      if (now == marked) continue;
+      found = true;
+      result_.classes[tensor] =
+          refused(again, "the loader writes to " +
+                             storage_text(targets_, changed_storage(damaged, marked, now)) +
+                             " past the hook; it no longer holds its weights: load it again");
+    }
+    storages_ = all;
+    if (found) return {};
+    return Status(Code::kMismatch, storage_text(targets_, *damaged.begin()) +
+                                       " changed while loads were traced, by no load; keep other "
+                                       "writers away and load it again");
+  }
+
+  static std::uint64_t changed_storage(const std::set<std::uint64_t>& storages,
+                                       const std::vector<Digest>& before,
+                                       const std::vector<Digest>& after) {
+    std::size_t at = 0;
+    for (const std::uint64_t storage : storages) {
+      if (before[at] != after[at]) return storage;
+      ++at;
+    }
+    return *storages.begin();
+  }
+
+  // Their contents are lost already.
+  Status mark(const std::set<std::uint64_t>& damaged, std::uint32_t tensor) {
+    for (const std::uint64_t storage : damaged) {
+      DCR_ASSIGN(const std::uint64_t bytes, memory_.storage_bytes(storage));
+      const auto visit = [&](const ViewBlock& block) {
+        Bytes words(static_cast<std::size_t>(block.words));
+        for (std::size_t i = 0; i < words.size(); ++i) {
+          words[i] = static_cast<std::uint8_t>(mix(block.first + i, tensor));
+        }
+        return memory_.write(block.view, words);
+      };
+      DCR_TRY(for_each_block({storage, Dtype::kU8, 0, {bytes}, {1}}, visit));
+    }
+    return {};
+  }
+
+  Status classify(std::uint32_t tensor) {
+    const LoadTrace& trace = result_.traces[tensor];
+    TensorClass* const out = &result_.classes[tensor];
+    if (!trace.refusal.empty()) {
+      *out = refused(trace, trace.refusal);
+      return {};
+    }
+    const Makeup makeup = makeup_of(trace);
+    if (!makeup.any && !makeup.copies) {
+      *out = {TensorPath::kSkip, TensorNeed::kSkip, trace.collective,
+              "the loader writes nothing of it here"};
+      return {};
+    }
+    if (makeup.any && !makeup.opaque && !makeup.values && !makeup.given && !makeup.copies) {
+      return classify_placed(tensor);
+    }
+    return classify_tried(tensor, makeup);
+  }
+
+  // Every element is a canonical element's bits.
+  Status classify_placed(std::uint32_t tensor) {
+    const LoadTrace& trace = result_.traces[tensor];
+    TensorClass* const out = &result_.classes[tensor];
+    if (trace.collective || options_.prefer_scratch) {
+      const char* why = trace.collective ? "its loader talks to other ranks" : "as configured";
+      *out = {TensorPath::kScratch, TensorNeed::kAny, trace.collective, why};
+      return {};
+    }
+    std::vector<Place> places;
+    for (const TracedWrite& write : trace.writes) {
+      if (write.kind != WriteKind::kPlaced || write.follows >= 0) continue;
+      const TensorView& view = write.event.destination;
+      for (const Box& elements : write.elements) {
+        const Result<std::vector<Box>> boxes = compose(elements, view_box(view), kPlacesMax);
+        if (!boxes.ok() || places.size() + boxes->size() > kPlacesMax) {
+          *out = {TensorPath::kScratch, TensorNeed::kAny, false, "its placement is too irregular"};
+          return {};
+        }
+        for (const Box& box : *boxes) {
+          places.push_back(
+              {view.storage, static_cast<std::uint8_t>(word_bytes(view.dtype)), box});
+        }
+      }
+    }
+    result_.places[tensor] = std::move(places);
+    *out = {TensorPath::kTraced, TensorNeed::kAny, false, ""};
+    return {};
+  }
+
+  Status classify_tried(std::uint32_t tensor, const Makeup& makeup) {
+    const LoadTrace& trace = result_.traces[tensor];
+    TensorClass* const out = &result_.classes[tensor];
+    DCR_ASSIGN(std::string fault, Trial(catalogue_, memory_, scratch_).whole(tensor, trace));
+    if (!fault.empty()) {
+      *out = refused(trace, std::move(fault));
+      return {};
+    }
+    if (!makeup.any) {
+      *out = {TensorPath::kSkip, TensorNeed::kSkip, trace.collective,
+              "the loader writes the same whatever it holds"};
+      return {};
+    }
+    const bool placeholders = float_bits(catalogue_[tensor].dtype).width != 0;
+    if (makeup.opaque || !placeholders) {
+      *out = {TensorPath::kDense, TensorNeed::kDense, trace.collective,
+              makeup.opaque ? "the loader writes it by no plain copy"
+                            : "its dtype has no placeholder"};
+      return {};
+    }
+    DCR_ASSIGN(fault, Trial(catalogue_, memory_, scratch_).entries(tensor, trace));
+    if (!fault.empty()) {
+      *out = refused(trace, std::move(fault));
+      return {};
+    }
+    *out = {TensorPath::kScratch, TensorNeed::kOverwrite, trace.collective,
+            makeup.values ? "the loader computes or casts its values"
+                          : "the loader writes to the given tensor"};
+    return {};
+  }
+
+  const Catalogue& catalogue_;
+  Loader& loader_;
+  TargetMemory& memory_;
+  const PrewarmOptions& options_;
+  ScratchPath scratch_;
+  std::vector<LoaderTarget> targets_;
+  std::set<std::uint64_t> storages_;
+  PrewarmResult result_;
+};
+
+}  // namespace
+
+std::string_view path_name(TensorPath path) {
+  switch (path) {
+    case TensorPath::kTraced:
+      return "traced";
+    case TensorPath::kScratch:
+      return "scratch";
+    case TensorPath::kDense:
+      return "dense";
+    case TensorPath::kSkip:
+      return "skip";
+    case TensorPath::kRefused:
+      return "refused";
+  }
+  return "unknown";
+}
+
+std::string_view need_name(TensorNeed need) {
+  switch (need) {
+    case TensorNeed::kAny:
+      return "any";
+    case TensorNeed::kOverwrite:
+      return "overwrite";
+    case TensorNeed::kDense:
+      return "dense";
+    case TensorNeed::kSkip:
+      return "skip";
+    case TensorNeed::kRefused:
+      return "refused";
+  }
+  return "unknown";
+}
+
+Result<PrewarmResult> prewarm(const Catalogue& catalogue, Loader& loader, TargetMemory& memory,
+                              const PrewarmOptions& options) {
+  return Prewarm(catalogue, loader, memory, options).run();
+}
+
+Result<Digest> layout_fingerprint(Loader& loader, const TargetMemory& memory) {
+  Bytes bytes;
+  ByteWriter out(&bytes);
+  out.text("dcr-layout");
+  for (const LoaderTarget& target : loader.targets()) {
+    DCR_ASSIGN(const std::uint64_t storage_bytes, memory.storage_bytes(target.view.storage));
+    out.u64(target.name.size());
+    out.text(target.name);
+    out.u64(target.view.storage);
+    out.u64(storage_bytes);
+    out.u8(static_cast<std::uint8_t>(target.view.dtype));
+    out.u64(target.view.offset);
+    out.u64(target.view.sizes.size());
+    for (const std::uint64_t size : target.view.sizes) out.u64(size);
+    for (const std::uint64_t stride : target.view.strides) out.u64(stride);
+  }
+  return blake2b(bytes);
+}
+
+}  // namespace dcr

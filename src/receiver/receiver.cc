@@ -1,0 +1,285 @@
+#include "receiver/receiver.h"
+
+#include <utility>
+
+#include "receiver/attempt_items.h"
+#include "tensor/text.h"
+
+namespace dcr {
+
+struct Receiver::State {
+  State(const Catalogue& the_catalogue, Loader& the_loader, TargetMemory& the_memory,
+        Executor& executor, ReceiverOptions the_options, Ownership the_ownership)
+      : catalogue(the_catalogue),
+        loader(the_loader),
+        memory(the_memory),
+        options(std::move(the_options)),
+        ownership(std::move(the_ownership)),
+        applier(the_catalogue, the_loader, the_memory, executor),
+        staging(options.decoded_bytes_max),
+        items(options.decoded_bytes_max) {}
+
+  const Catalogue& catalogue;
+  Loader& loader;
+  TargetMemory& memory;
+  ReceiverOptions options;
+  Ownership ownership;
+  Applier applier;
+  Staging staging;
+  AttemptItems items;
+  std::vector<TensorSpec> specs;
+  PrewarmResult prewarm;
+  bool prewarmed = false;
+  bool active = false;  // an attempt is on
+  AttemptHeader attempt;
+  Status failure;  // of the attempt
+  ReceiverCounts counts;
+
+  Status fail(Status status) {
+    failure = status;
+    return status;
+  }
+
+  void make_specs();
+  Status check_active() const;
+  Result<Ingested> check_header(const PayloadHeader& header) const;
+  Status check_items(const DecodedPayload& payload) const;
+  Result<Ingested> take(std::shared_ptr<const DecodedPayload> payload);
+};
+
+void Receiver::State::make_specs() {
+  specs.clear();
+  for (std::uint32_t tensor = 0; tensor < catalogue.size(); ++tensor) {
+    const CanonicalTensor& canonical = catalogue[tensor];
+    const TensorNeed need = prewarm.classes[tensor].need;
+    const bool overwrite = need == TensorNeed::kOverwrite || need == TensorNeed::kDense ||
+                           ownership.shared(tensor);
+    specs.push_back(
+        {canonical.words, static_cast<std::uint8_t>(word_bytes(canonical.dtype)), overwrite});
+  }
+}
+
+Status Receiver::State::check_active() const {
+  if (!failure.ok()) return failure;
+  if (active) return {};
+  return Status(Code::kInvalidArgument, "the receiver is in no attempt");
+}
+
+// Which attempt, owners and versions the payload belongs to.
+Result<Ingested> Receiver::State::check_header(const PayloadHeader& header) const {
+  if (!digest_equal(header.run, attempt.run) || header.attempt != attempt.attempt) {
+    return Ingested::kOtherAttempt;
+  }
+  const std::string name = "payload " + std::to_string(header.number) + " of owner " +
+                           std::to_string(header.owner);
+  if (header.owners != ownership.owners()) {
+    return Status(Code::kMismatch, name + " counts " + std::to_string(header.owners) +
+                                       " owners; there are " + std::to_string(ownership.owners()));
+  }
+  if (header.base_version == attempt.base_version &&
+      header.target_version == attempt.target_version) {
+    return Ingested::kQueued;
+  }
+  return Status(Code::kMismatch, name + " goes from version " +
+                                     std::to_string(header.base_version) + " to " +
+                                     std::to_string(header.target_version) +
+                                     "; the attempt goes from " +
+                                     std::to_string(attempt.base_version) + " to " +
+                                     std::to_string(attempt.target_version));
+}
+
+// Classification and ownership.
+Status Receiver::State::check_items(const DecodedPayload& payload) const {
+  for (const DecodedItem& item : payload.items) {
+    const ItemHeader& header = item.header;
+    const std::string& name = catalogue[header.tensor].name;
+    const TensorClass& one = prewarm.classes[header.tensor];
+    if (one.path == TensorPath::kRefused) {
+      return Status(Code::kUnsupported,
+                    "tensor " + quoted_name(name) + " is refused: " + one.reason, name);
+    }
+    const bool needs_overwrite =
+        specs[header.tensor].overwrite_only || attempt.mode == ApplyMode::kVerify;
+    if (needs_overwrite && header.encoding != Encoding::kOverwrite) {
+      return Status(Code::kMismatch,
+                    "tensor " + quoted_name(name) + ": " +
+                        std::string(encoding_name(header.encoding)) + " where only overwrite " +
+                        (attempt.mode == ApplyMode::kVerify ? "can be verified" : "is exact"),
+                    name);
+    }
+    DCR_TRY(ownership.check(catalogue, payload.header.owner, header.tensor, header.box));
+  }
+  return {};
+}
+
+Result<Ingested> Receiver::State::take(std::shared_ptr<const DecodedPayload> payload) {
+  DCR_ASSIGN(const Ingested belongs, check_header(payload->header));
+  if (belongs != Ingested::kQueued) return belongs;
+  DCR_ASSIGN(const Ingested place, staging.classify(*payload));
+  if (place != Ingested::kQueued) return place;
+  DCR_TRY(check_items(*payload));
+  for (const DecodedItem& item : payload->items) {
+    DCR_TRY(items.add(catalogue, ownership, payload->header.owner, item));
+  }
+  staging.push(std::move(payload));
+  return Ingested::kQueued;
+}
+
+Receiver::Receiver(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Receiver::~Receiver() = default;
+
+Result<std::unique_ptr<Receiver>> Receiver::create(const Catalogue& catalogue, Loader& loader,
+                                                   TargetMemory& memory, Executor& executor,
+                                                   ReceiverOptions options) {
+  DCR_ASSIGN(Ownership ownership, Ownership::make(catalogue, options.owners));
+  options.owners.clear();
+  return std::make_unique<Receiver>(std::make_unique<State>(
+      catalogue, loader, memory, executor, std::move(options), std::move(ownership)));
+}
+
+Status Receiver::prewarm() {
+  State& state = *state_;
+  state.active = false;
+  state.prewarmed = false;
+  DCR_ASSIGN(state.prewarm,
+             dcr::prewarm(state.catalogue, state.loader, state.memory,
+                          {state.options.never_loaded, state.options.prefer_scratch}));
+  state.make_specs();
+  DCR_TRY(state.applier.begin(&state.prewarm, state.options.post_apply_checks));
+  state.prewarmed = true;
+  return {};
+}
+
+std::span<const TensorClass> Receiver::classes() const { return state_->prewarm.classes; }
+
+std::span<const TensorSpec> Receiver::specs() const { return state_->specs; }
+
+Status Receiver::require_scratch(std::uint32_t tensor) {
+  State& state = *state_;
+  if (!state.prewarmed || tensor >= state.prewarm.classes.size()) {
+    return Status(Code::kInvalidArgument, "scratch for a tensor that no prewarm has seen");
+  }
+  TensorClass& one = state.prewarm.classes[tensor];
+  if (one.path == TensorPath::kScratch) return {};
+  if (one.path == TensorPath::kDense || one.path == TensorPath::kRefused) {
+    const std::string& name = state.catalogue[tensor].name;
+    return Status(Code::kUnsupported,
+                  "tensor " + quoted_name(name) + ": its loader talks to other ranks, but here "
+                  "it cannot take the scratch path: " + one.reason,
+                  name);
+  }
+  one.path = TensorPath::kScratch;
+  one.need = TensorNeed::kAny;
+  one.reason = "its loader talks to other ranks";
+  state.make_specs();
+  return state.applier.begin(&state.prewarm, state.options.post_apply_checks);
+}
+
+Digest Receiver::fingerprint() const {
+  Bytes bytes;
+  ByteWriter out(&bytes);
+  out.text("dcr-classes");
+  out.bytes(state_->catalogue.schema());
+  out.bytes(state_->prewarm.layout);
+  for (const TensorClass& one : state_->prewarm.classes) {
+    out.u8(static_cast<std::uint8_t>(one.path));
+    out.u8(static_cast<std::uint8_t>(one.need));
+  }
+  return blake2b(bytes);
+}
+
+Status Receiver::audit(const CanonicalRead& base) {
+  State& state = *state_;
+  if (!state.prewarmed) return Status(Code::kInvalidArgument, "an audit before prewarm");
+  for (std::uint32_t tensor = 0; tensor < state.catalogue.size(); ++tensor) {
+    DCR_TRY(state.applier.audit(tensor, [&](std::uint64_t first, MutableByteSpan out) {
+      return base(tensor, first, out);
+    }));
+  }
+  return {};
+}
+
+Status Receiver::begin_attempt(const AttemptHeader& header) {
+  State& state = *state_;
+  if (!state.prewarmed) return Status(Code::kInvalidArgument, "an attempt before prewarm");
+  state.active = false;
+  DCR_ASSIGN(const Digest layout, layout_fingerprint(state.loader, state.memory));
+  if (!digest_equal(layout, state.prewarm.layout)) {
+    return Status(Code::kMismatch,
+                  "parameters lie elsewhere, or are others, than at prewarm; prewarm again");
+  }
+  DCR_TRY(state.applier.begin(&state.prewarm, state.options.post_apply_checks));
+  state.staging.begin(state.ownership.owners());
+  state.items.clear();
+  state.attempt = header;
+  state.failure = {};
+  state.counts = {};
+  state.active = true;
+  return {};
+}
+
+Result<Ingested> Receiver::ingest(ByteSpan stored) {
+  State& state = *state_;
+  DCR_TRY(state.check_active());
+  // What would find no room is not decoded. A header that lies about it is found out later.
+  const Result<PayloadHeader> peeked = peek_payload_header(stored);
+  if (peeked.ok() && !state.staging.has_room(peeked->order(), 0)) return Ingested::kFull;
+  Result<std::shared_ptr<const DecodedPayload>> payload =
+      decode_payload(stored, state.catalogue.schema(), state.specs, state.options.payload_limits,
+                     state.options.decoded_bytes_max, state.options.key);
+  if (!payload.ok()) return state.fail(payload.status());
+  return ingest(std::move(payload).value());
+}
+
+Result<Ingested> Receiver::ingest(std::shared_ptr<const DecodedPayload> payload) {
+  State& state = *state_;
+  DCR_TRY(state.check_active());
+  Result<Ingested> result = state.take(std::move(payload));
+  if (!result.ok()) return state.fail(result.status());
+  return result;
+}
+
+Status Receiver::end_of_owner(std::uint32_t owner, std::uint64_t payloads) {
+  DCR_TRY(state_->check_active());
+  const Status status = state_->staging.end_of_owner(owner, payloads);
+  return status.ok() ? status : state_->fail(status);
+}
+
+Result<std::uint64_t> Receiver::apply() {
+  State& state = *state_;
+  DCR_TRY(state.check_active());
+  std::uint64_t applied = 0;
+  while (const std::shared_ptr<const DecodedPayload> payload = state.staging.pop()) {
+    const Status status = state.applier.apply(*payload, state.attempt.mode, &state.counts);
+    if (!status.ok()) {
+      return state.fail(status.with_context("payload " + std::to_string(payload->header.number) +
+                                            " of owner " + std::to_string(payload->header.owner)));
+    }
+    ++applied;
+  }
+  return applied;
+}
+
+Result<ReceiverCounts> Receiver::finish() {
+  State& state = *state_;
+  DCR_TRY(state.check_active());
+  if (!state.staging.complete()) {
+    return Status(Code::kMismatch, state.staging.missing() + " has not been applied");
+  }
+  Status status = state.applier.finish();
+  if (status.ok()) status = state.memory.synchronize();
+  if (!status.ok()) return state.fail(status);
+  DCR_ASSIGN(const Digest layout, layout_fingerprint(state.loader, state.memory));
+  if (!digest_equal(layout, state.prewarm.layout)) {
+    return state.fail(Status(Code::kMismatch,
+                             "parameters moved during the attempt; prewarm again and refit dense"));
+  }
+  state.active = false;
+  return state.counts;
+}
+
+std::uint64_t Receiver::memory_bytes() const {
+  return state_->applier.memory_bytes() + state_->staging.bytes() + state_->items.bytes();
+}
+
+}  // namespace dcr
