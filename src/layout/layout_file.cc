@@ -91,9 +91,11 @@ class RuleParser {
     if (fields_.require("class") == nullptr) return;
     fields_.text("class", &word);
     const std::size_t found = index_of(kClassNames, word);
-    if (found == kClassNames.size() ||
-        (!receivers_ && found == static_cast<std::size_t>(MappingClass::kNone))) {
+    if (found == kClassNames.size()) {
       return fields_.fail(Code::kUnsupported, unknown_word("class", word, kClassNames));
+    }
+    if (!receivers_ && found == static_cast<std::size_t>(MappingClass::kNone)) {
+      return fields_.fail(Code::kUnsupported, "of class \"none\" is for receivers");
     }
     rule_.mapping = static_cast<MappingClass>(found);
   }
