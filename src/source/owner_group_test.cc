@@ -72,6 +72,11 @@ void run_transitions(std::uint64_t seed) {
     Result<std::vector<PrepareResult>> prepared = refit.prepare(attempt);
     ASSERT_TRUE(prepared.ok()) << prepared.status().message();
     Tensors found = resident;
+    for (std::size_t i = 0; i < found.size(); ++i) {  // of what comes whole nothing is needed
+      const bool whole = attempt.mode == AttemptMode::kDense ||
+                         (!attempt.needs.empty() && attempt.needs[i] == Need::kDense);
+      if (whole) std::fill(found[i].begin(), found[i].end(), std::uint8_t{0xcc});
+    }
     refit.apply(&found);
     expect_tensors(refit, found, target, attempt.needs, where);
     std::uint64_t changed = 0;
