@@ -1,5 +1,6 @@
 #include "receiver/probe.h"
 
+#include <array>
 #include <utility>
 
 #include "receiver/views.h"
@@ -8,6 +9,15 @@
 namespace dcr {
 
 namespace {
+
+std::array<std::uint64_t, kSpecialWords> special_words(Dtype dtype) {
+  const FloatBits bits = float_bits(dtype);
+  const std::uint64_t sign = std::uint64_t{1} << (8 * word_bytes(dtype) - 1);
+  if (bits.width == 0) return {0, 1, sign - 1, sign, 2 * sign - 1, 2 * sign - 2, sign / 2, sign + 1};
+  const std::uint64_t infinity = infinity_word(bits);
+  return {quiet_nan(bits, 1), quiet_nan(bits, 0) | sign, infinity + 1, infinity,
+          infinity | sign,    infinity - 1,              sign,         1};
+}
 
 // Calls `body(word_of)` with the pattern's function of an index, so that loops over indices have no
 // branch.
@@ -26,6 +36,12 @@ void with_pattern(const ProbePattern& pattern, Dtype dtype, const Body& body) {
     case ProbePattern::Kind::kDigit: {
       const unsigned shift = pattern.number * bits;
       body([shift](std::uint64_t index) { return shift < 64 ? index >> shift : 0; });
+      return;
+    }
+    case ProbePattern::Kind::kSpecial: {
+      const std::array<std::uint64_t, kSpecialWords> words = special_words(dtype);
+      const unsigned number = pattern.number;
+      body([words, number](std::uint64_t index) { return words[(index + number) % words.size()]; });
       return;
     }
     case ProbePattern::Kind::kActive: {

@@ -18,10 +18,15 @@ struct ProbePattern {
     // Elements whose bit `number` of the index is set are ordinary numbers, the others NaN; inverted
     // for number + 64.
     kActive,
+    // Words that functions of values treat differently: NaN, infinities, zeros, extremes. Each
+    // element has another of kSpecialWords for each number.
+    kSpecial,
   };
   Kind kind = Kind::kCode;
   unsigned number = 0;
 };
+
+inline constexpr unsigned kSpecialWords = 8;
 
 std::uint64_t probe_word(const ProbePattern& pattern, Dtype dtype, std::uint64_t index);
 

@@ -371,13 +371,19 @@ Status Tracer::list_indices(Work& work) {
   return verify(work);
 }
 
-// Checks guesses and lists against both codes. What holds is resolved.
+// Checks guesses and lists against both codes, and that no special word becomes another. What holds
+// is resolved.
 Status Tracer::verify(Work& work) {
-  for (unsigned code = 0; code < 2 && !work.refused(); ++code) {
-    const ProbePattern pattern = {ProbePattern::Kind::kCode, code};
-    for (Seen& seen : work.seen) {
-      if (code == 0 && seen.unresolved) seen.holds = seen.guess || !seen.list.empty();
-    }
+  for (Seen& seen : work.seen) {
+    if (seen.unresolved) seen.holds = seen.guess || !seen.list.empty();
+  }
+  for (unsigned number = 0; number < 2 + kSpecialWords && !work.refused(); ++number) {
+    const ProbePattern pattern =
+        number < 2 ? ProbePattern{ProbePattern::Kind::kCode, number}
+                   : ProbePattern{ProbePattern::Kind::kSpecial, number - 2};
+    const bool any = std::any_of(work.seen.begin(), work.seen.end(),
+                                 [](const Seen& one) { return one.unresolved && one.holds; });
+    if (!any) break;
     const Inspect inspect = [&](std::size_t at, const LoaderEvent& event) -> Status {
       Seen& seen = work.seen[at];
       if (!seen.unresolved || !seen.holds) return {};
