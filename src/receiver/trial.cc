@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/limits.h"
+#include "receiver/probe.h"
 #include "receiver/regions.h"
 #include "receiver/views.h"
 #include "receiver/words_of.h"
@@ -41,6 +42,9 @@ struct Trial::Words {
     const std::uint64_t bits = mix(index, changed && changes(index) ? 5 : 4);
     const FloatBits fields = float_bits(dtype);
     if (dtype == Dtype::kBool) return bits & 1;
+    if (arbitrary && bits % 3 == 0) {
+      return probe_word({ProbePattern::Kind::kSpecial, static_cast<unsigned>(bits >> 8 & 7)}, dtype, 0);
+    }
     if (fields.width == 0 || arbitrary) return bits;
     // Of either sign, between 1/8 and 32.
     const std::uint64_t exponent = (bits >> 56 & 7) << fields.mantissa;
