@@ -227,8 +227,8 @@ class TestRefit {
   std::uint64_t failing_payload = ~std::uint64_t{0};
 
  private:
-  static void for_each_index(const std::vector<BoxDimension>& dims,
-                             const std::function<void(std::uint64_t, std::uint64_t)>& visit) {
+  template <typename Visit>
+  static void for_each_index(const std::vector<BoxDimension>& dims, const Visit& visit) {
     for (const BoxDimension& dim : dims) {
       if (dim.size == 0) return;
     }
@@ -278,16 +278,19 @@ class TestRefit {
       const ConverterPart& part = converter.declaration.parts[i];
       const std::uint32_t tensor = index(part.canonical);
       const std::size_t width = word_bytes(catalogue[tensor].dtype);
-      std::uint64_t position = 0;
       std::vector<BoxDimension> dims;
+      std::size_t words = 1;
       for (std::size_t d = 0; d < part.sizes.size(); ++d) {
         dims.push_back({part.sizes[d], 0, part.strides[d]});
+        words *= static_cast<std::size_t>(part.sizes[d]);
       }
+      Bytes converted(words * width);
+      EXPECT_TRUE(converter.body(i, 0, words, converted).ok());
+      std::size_t at = 0;
       for_each_index(dims, [&](std::uint64_t, std::uint64_t dst) {
-        const MutableByteSpan out =
-            MutableByteSpan((*tensors)[tensor])
-                .subspan(static_cast<std::size_t>(part.offset + dst) * width, width);
-        EXPECT_TRUE(converter.body(i, position++, 1, out).ok());
+        std::memcpy(&(*tensors)[tensor][static_cast<std::size_t>(part.offset + dst) * width],
+                    &converted[at], width);
+        at += width;
       });
     }
   }

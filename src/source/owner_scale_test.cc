@@ -1,0 +1,286 @@
+// Owners at sizes where bounds matter: tensors of many pieces, many tensors, a process per rank.
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "source/owner_group.h"
+#include "source/test_random_refit.h"
+#include "tests/support/temp_directory.h"
+#include "tests/support/test_allocations.h"
+
+namespace dcr {
+namespace {
+
+Attempt attempt_of(std::uint64_t candidate, AttemptMode mode) {
+  Attempt attempt;
+  attempt.attempt = candidate;
+  attempt.candidate = candidate;
+  attempt.base_version = candidate - 1;
+  attempt.target_version = candidate;
+  attempt.mode = mode;
+  return attempt;
+}
+
+// "rows" is cut by columns over two ranks, "made" is converted from the shards' bytes.
+std::unique_ptr<TestRefit> large_refit(std::uint64_t rows, std::uint64_t columns) {
+  auto refit = std::make_unique<TestRefit>(2);
+  refit->set_catalogue(
+      {{"made", Dtype::kU8, {rows, columns}, 0}, {"rows", Dtype::kU8, {rows, columns}, 0}});
+  const std::uint64_t half = columns / 2;
+  std::vector<std::string> inputs;
+  for (std::uint32_t r = 0; r < 2; ++r) {
+    Prng prng(r);
+    inputs.push_back("rows/" + std::to_string(r));
+    const Box box = {0, r * half, {{rows, half, columns}, {half, 1, 1}}};
+    refit->add_task(inputs.back(), {r}, random_bytes(&prng, static_cast<std::size_t>(rows * half)),
+                    {0, Dtype::kU8, 0, {rows, half}, {half, 1}}, {{1, box}});
+  }
+  for (std::uint32_t r = 0; r < 2; ++r) {
+    TestConverter* const converter = refit->add_converter(r);
+    converter->declaration = {"made", inputs, false, false, {"made"}, {}};
+    converter->declaration.parts = {{"made", r * half, {rows, half}, {columns, 1}}};
+    const Bytes* const own = &refit->all_ranks[r].storages[0];
+    converter->body = [own](std::uint64_t, std::uint64_t first, std::uint64_t count,
+                            std::span<std::uint8_t> out) {
+      for (std::uint64_t i = 0; i < count; ++i) {
+        out[i] = static_cast<std::uint8_t>((*own)[first + i] ^ 0x55);
+      }
+      return Status();
+    };
+  }
+  return refit;
+}
+
+void change_every(TestRefit* refit, std::size_t step) {
+  for (TestRank& rank : refit->all_ranks) {
+    for (std::size_t at = 1; at < rank.storages[0].size(); at += step) ++rank.storages[0][at];
+  }
+}
+
+// Tensors of several pieces, in memory and in a mapped arena, in every mode.
+TEST(OwnerScale, TensorsOfManyPieces) {
+  const TempDirectory directory;
+  const auto refit = large_refit(20, 1 << 20);
+  OwnerOptions options;
+  options.chunk_bytes = 16 << 20;
+  ASSERT_TRUE(refit->start(2, options, directory.at("arena")).ok());
+  EXPECT_EQ(refit->geometry->residual().size(), 4u);
+  ASSERT_TRUE(refit->group->initialize(0).ok());
+  Tensors resident = refit->dense();
+  for (std::uint64_t version = 1; version < 4; ++version) {
+    change_every(refit.get(), version == 2 ? 10'000'019 : 999);
+    const auto prepared =
+        refit->prepare(attempt_of(version, static_cast<AttemptMode>(version - 1)));
+    ASSERT_TRUE(prepared.ok()) << prepared.status().message();
+    refit->apply(&resident);
+    ASSERT_TRUE(resident == refit->dense()) << version;
+    ASSERT_TRUE(refit->group->commit(version).ok());
+  }
+}
+
+class DiscardingSink final : public PayloadSink {
+ public:
+  Status send(std::uint64_t, std::span<const std::uint8_t> bytes) override {
+    sent += bytes.size();
+    return {};
+  }
+  std::uint64_t sent = 0;
+};
+
+// Beside weights and baselines a group takes no more than it was given, however large the tensors.
+TEST(OwnerScale, MemoryIsBounded) {
+  constexpr std::uint64_t kBytes = 256 << 20;
+  TestRefit refit(1);
+  refit.set_catalogue(
+      {{"large", Dtype::kBF16, {kBytes / 2}, 0}, {"made", Dtype::kU8, {kBytes}, 0}});
+  refit.add_task("task", {0}, Bytes(kBytes), {0, Dtype::kBF16, 0, {kBytes / 2}, {1}},
+                 {{0, {0, 0, {{kBytes / 2, 1, 1}}}}});
+  TestConverter* const converter = refit.add_converter(0);
+  converter->declaration = {"made", {"task"}, false, false, {"made"}, {}};
+  converter->declaration.parts = {{"made", 0, {kBytes}, {1}}};
+  std::uint8_t value = 0;
+  converter->body = [&value](std::uint64_t, std::uint64_t, std::uint64_t,
+                             std::span<std::uint8_t> out) {
+    std::fill(out.begin(), out.end(), value);
+    return Status();
+  };
+  OwnerOptions options;
+  options.memory_bytes_max = 200 << 20;
+  options.bucket_bytes = kGiB;
+  const std::uint64_t at_start = peak_allocation([&] {
+    ASSERT_TRUE(refit.start(2, options).ok());
+    ASSERT_TRUE(refit.group->initialize(0).ok());
+  });
+  EXPECT_LT(at_start, options.memory_bytes_max);
+  Bytes& weights = refit.all_ranks[0].storages[0];
+  for (const AttemptMode mode : {AttemptMode::kMixed, AttemptMode::kDense}) {
+    std::fill(weights.begin(), weights.end(), ++value);
+    DiscardingSink sink;
+    PayloadSink* const sinks[] = {&sink};
+    const std::uint64_t in_prepare = peak_allocation(
+        [&] { ASSERT_TRUE(refit.group->prepare(attempt_of(value, mode), sinks).ok()); });
+    EXPECT_LT(in_prepare, options.memory_bytes_max);
+    EXPECT_GT(sink.sent, 0u);
+    const std::uint64_t in_commit =
+        peak_allocation([&] { ASSERT_TRUE(refit.group->commit(value).ok()); });
+    EXPECT_LT(in_commit, options.memory_bytes_max);
+  }
+}
+
+TEST(OwnerScale, TooLittleMemoryIsRefused) {
+  OwnerOptions options;
+  options.memory_bytes_max = 100 << 20;
+  const Result<OwnerMemory> plan = plan_owner_memory(options, 4, 1, false);
+  EXPECT_EQ(plan.status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(plan.status().message(),
+            "memory of 104857600 bytes is too little for 1 owners: at least 157286400 are needed");
+  options.memory_bytes_max = 157'286'400;
+  EXPECT_TRUE(plan_owner_memory(options, 4, 1, false).ok());
+  options.memory_bytes_max = 64 * kGiB;
+  const Result<OwnerMemory> large = plan_owner_memory(options, 4, 1, true);
+  EXPECT_EQ(large->chunk_bytes, options.chunk_bytes);
+  EXPECT_EQ(large->window, 5u);
+  EXPECT_EQ(large->sealing, 2u);
+  EXPECT_GT(large->raw_bytes_max, 4 * kGiB);
+}
+
+TEST(OwnerScale, ManyTinyTensors) {
+  constexpr std::uint32_t kTensors = 20'000;
+  TestRefit refit(4);
+  std::vector<CanonicalTensor> tensors;
+  for (std::uint32_t i = 0; i < kTensors; ++i) {
+    tensors.push_back({"tensor." + std::to_string(i), Dtype::kBF16, {16}, 0});
+  }
+  refit.set_catalogue(std::move(tensors));
+  for (std::uint32_t i = 0; i < kTensors; ++i) {
+    refit.add_task(refit.catalogue[i].name, refit.every_rank, Bytes(32),
+                   {0, Dtype::kBF16, 0, {16}, {1}}, {{i, {0, 0, {{16, 1, 1}}}}});
+  }
+  ASSERT_TRUE(refit.start(2).ok());
+  ASSERT_TRUE(refit.group->initialize(0).ok());
+  Tensors resident = refit.dense();
+  for (TestRank& rank : refit.all_ranks) {
+    for (std::uint32_t i = 0; i < kTensors; i += 3) rank.storages[i][5] = 1;
+  }
+  ASSERT_TRUE(refit.prepare(attempt_of(1, AttemptMode::kMixed)).ok());
+  refit.apply(&resident);
+  EXPECT_TRUE(resident == refit.dense());
+  ASSERT_TRUE(refit.group->commit(1).ok());
+  for (const auto& owner : refit.owners) EXPECT_GT(owner->sizes().source_elements, 70'000u);
+}
+
+// Ranks that wait for each other, as processes of a training cluster do.
+class WaitingRanks {
+ public:
+  explicit WaitingRanks(std::uint32_t count) : locals(count) {}
+
+  void reduce(std::span<std::uint8_t> flags) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    const std::uint64_t round = round_;
+    merged_.resize(flags.size(), 0);
+    for (std::size_t i = 0; i < flags.size(); ++i) merged_[i] = std::max(merged_[i], flags[i]);
+    if (++arrived_ == locals.count()) {
+      result_ = std::exchange(merged_, {});
+      arrived_ = 0;
+      ++round_;
+      wake_.notify_all();
+    } else {
+      wake_.wait(lock, [&] { return round_ != round; });
+    }
+    std::copy(result_.begin(), result_.end(), flags.begin());
+  }
+
+  LocalRanks locals;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  Bytes merged_, result_;
+  std::uint32_t arrived_ = 0;
+  std::uint64_t round_ = 0;
+};
+
+class WaitingCollective final : public Collective {
+ public:
+  WaitingCollective(WaitingRanks& ranks, std::uint32_t rank)
+      : ranks_(ranks), local_(ranks.locals, rank) {}
+  std::uint32_t rank() const override { return local_.rank(); }
+  std::uint32_t size() const override { return local_.size(); }
+  Status all_reduce_flags(std::span<std::uint8_t> flags) override {
+    ranks_.reduce(flags);
+    return {};
+  }
+  Status send_part(std::uint32_t to, const PartHeader& header,
+                   std::span<const std::uint8_t> bytes) override {
+    return local_.send_part(to, header, bytes);
+  }
+
+ private:
+  WaitingRanks& ranks_;
+  LocalCollective local_;
+};
+
+struct LoneRank {
+  std::unique_ptr<Owner> owner;
+  std::unique_ptr<WaitingCollective> collective;
+  std::unique_ptr<Executor> executor;
+  std::unique_ptr<OwnerGroup> group;
+};
+
+// One group per rank, each on a thread of its own, makes the payloads that one group of all makes;
+// and where one rank fails, all end.
+TEST(OwnerScale, AGroupPerRank) {
+  for (std::uint64_t seed = 301; seed < 311; seed += 2) {
+    RandomRefit random(seed, true);
+    TestRefit& refit = random.refit;
+    OwnerOptions options;
+    options.bucket_bytes = 700;
+    ASSERT_TRUE(refit.start(1, options).ok());
+    ASSERT_TRUE(refit.group->initialize(0).ok());
+    WaitingRanks ranks(static_cast<std::uint32_t>(refit.all_ranks.size()));
+    std::vector<LoneRank> lone(refit.all_ranks.size());
+    for (std::size_t r = 0; r < lone.size(); ++r) {
+      const auto rank = static_cast<std::uint32_t>(r);
+      lone[r].collective = std::make_unique<WaitingCollective>(ranks, rank);
+      OwnerInput input = refit.all_ranks[r].input;
+      input.collective = lone[r].collective.get();
+      lone[r].owner = Owner::create(refit.geometry, input, "").value();
+      ranks.locals.connect(rank, lone[r].owner->residual());
+      lone[r].executor = make_executor(2);
+      lone[r].group = OwnerGroup::create({lone[r].owner.get()}, *lone[r].executor, options).value();
+    }
+    const auto on_all = [&](const std::function<void(std::size_t)>& body) {
+      std::vector<std::thread> threads;
+      for (std::size_t r = 0; r < lone.size(); ++r) threads.emplace_back(body, r);
+      for (std::thread& thread : threads) thread.join();
+    };
+    on_all([&](std::size_t r) { EXPECT_TRUE(lone[r].group->initialize(0).ok()); });
+    random.change();
+    ASSERT_TRUE(refit.prepare(attempt_of(1, AttemptMode::kMixed)).ok());
+    const std::vector<Bytes> reference = refit.all_payloads();
+    refit.sinks.assign(lone.size(), TestSink());
+    on_all([&](std::size_t r) {
+      PayloadSink* const sink = &refit.sinks[r];
+      EXPECT_TRUE(lone[r].group->prepare(attempt_of(1, AttemptMode::kMixed), {&sink, 1}).ok());
+      EXPECT_TRUE(lone[r].group->commit(1).ok());
+    });
+    ASSERT_TRUE(refit.all_payloads() == reference) << seed;
+    if (lone.size() == 1) continue;
+    refit.all_ranks[0].converters[0]->body = [](std::uint64_t, std::uint64_t, std::uint64_t,
+                                                std::span<std::uint8_t>) {
+      return Status(Code::kIo, "no scale");
+    };
+    on_all([&](std::size_t r) {
+      refit.sinks[r] = TestSink();
+      PayloadSink* const sink = &refit.sinks[r];
+      const auto failed = lone[r].group->prepare(attempt_of(2, AttemptMode::kDense), {&sink, 1});
+      EXPECT_EQ(failed.status().message(), r == 0 ? "owner 0: converter \"made.9\": no scale"
+                                                  : "another owner failed; its error says why");
+    });
+  }
+}
+
+}  // namespace
+}  // namespace dcr
