@@ -312,7 +312,7 @@ bool owns(const ConversionTask& task, std::uint32_t rank) {
 
 Result<std::unique_ptr<Converter>> make_scale_converter(SourceMemory& memory, std::string name,
                                                         ConverterInput weight, ConverterInput scale,
-                                                        ConverterOutput out) {
+                                                        const ConverterOutput& out) {
   DCR_TRY(check_weight(name, weight, out));
   DCR_TRY(check(scale.view.dtype == Dtype::kF32 && view_words(scale.view) == 1, name, scale.name,
                 "is not one F32"));
@@ -328,7 +328,7 @@ Result<std::unique_ptr<Converter>> make_scale_converter(SourceMemory& memory, st
 Result<std::unique_ptr<Converter>> make_low_rank_converter(SourceMemory& memory, std::string name,
                                                            ConverterInput weight, ConverterInput a,
                                                            ConverterInput b, float scale,
-                                                           ConverterOutput out) {
+                                                           const ConverterOutput& out) {
   DCR_TRY(check_weight(name, weight, out));
   const Shape& sizes = weight.view.sizes;
   DCR_TRY(check(sizes.size() == 2, name, weight.name, "is no matrix"));
@@ -356,8 +356,9 @@ Result<std::unique_ptr<Converter>> make_low_rank_converter(SourceMemory& memory,
 }
 
 Result<std::unique_ptr<Converter>> make_fp8_converter(SourceMemory& memory, std::string name,
-                                                      ConverterInput weight, ConverterOutput out,
-                                                      ConverterOutput scales) {
+                                                      ConverterInput weight,
+                                                      const ConverterOutput& out,
+                                                      const ConverterOutput& scales) {
   DCR_TRY(check_weight(name, weight, out));
   const Shape& sizes = weight.view.sizes;
   DCR_TRY(check(sizes.size() == 2, name, weight.name, "is no matrix"));

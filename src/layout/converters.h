@@ -36,14 +36,14 @@ struct ConverterOutput {
 // kMismatch naming input and shape where sizes do not go together; kUnsupported for a dtype.
 Result<std::unique_ptr<Converter>> make_scale_converter(SourceMemory& memory, std::string name,
                                                         ConverterInput weight, ConverterInput scale,
-                                                        ConverterOutput out);
+                                                        const ConverterOutput& out);
 
 // out = dtype(float(weight) + scale · Σ_k float(b[i, k]) · float(a[k, j])), k ascending, each
 // product and sum rounded to F32. weight is [n, m], b [n, r], a [r, m].
 Result<std::unique_ptr<Converter>> make_low_rank_converter(SourceMemory& memory, std::string name,
                                                            ConverterInput weight, ConverterInput a,
                                                            ConverterInput b, float scale,
-                                                           ConverterOutput out);
+                                                           const ConverterOutput& out);
 
 // weight [n, m] → F8_E4M3 with one F32 per block of 128 × 128: scale = max |w| / 448 (1 where all
 // are 0), out = e4m3(float(w) / scale). NaN elements do not count for the maximum. A rank's rows
@@ -51,8 +51,9 @@ Result<std::unique_ptr<Converter>> make_low_rank_converter(SourceMemory& memory,
 inline constexpr std::uint64_t kFp8Block = 128;
 inline constexpr float kFp8Max = 448.0F;
 Result<std::unique_ptr<Converter>> make_fp8_converter(SourceMemory& memory, std::string name,
-                                                      ConverterInput weight, ConverterOutput out,
-                                                      ConverterOutput scales);
+                                                      ConverterInput weight,
+                                                      const ConverterOutput& out,
+                                                      const ConverterOutput& scales);
 
 // The full conversion of whole tensors from their shards (the paper's mode F): one converter for
 // each group of the plan, in order, the same groups on every rank. A rank's converter has parts

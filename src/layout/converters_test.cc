@@ -197,10 +197,10 @@ TEST(Converters, Fp8Blocks) {
 
 TEST(Converters, Refuse) {
   TestMemory memory;
-  const auto view = [](Shape sizes, Dtype dtype = Dtype::kBF16) {
+  const auto view = [](const Shape& sizes, Dtype dtype = Dtype::kBF16) {
     return contiguous_view(0, dtype, sizes);
   };
-  const auto out = [](Shape sizes) { return output("out", Dtype::kBF16, sizes); };
+  const auto out = [](const Shape& sizes) { return output("out", Dtype::kBF16, sizes); };
   const auto scale = [&](const TensorView& w, const TensorView& s, const ConverterOutput& o) {
     return make_scale_converter(memory, "c", {"w", w}, {"s", s}, o).status().message();
   };
@@ -210,7 +210,7 @@ TEST(Converters, Refuse) {
             "converter \"c\": input \"s\" is not one F32");
   EXPECT_EQ(scale(view({2}), view({}), out({2})), "converter \"c\": input \"s\" is not one F32");
   EXPECT_FALSE(scale(view({2}, Dtype::kI64), view({}, Dtype::kF32), out({2})).empty());
-  const auto low = [&](Shape w, Shape a, Shape b) {
+  const auto low = [&](const Shape& w, const Shape& a, const Shape& b) {
     return make_low_rank_converter(memory, "c", {"w", view(w)}, {"a", view(a)}, {"b", view(b)}, 1,
                                    out(w))
         .status()

@@ -61,9 +61,8 @@ class TreeBuilder final : public JsonVisitor {
     }
     if (open_.empty()) return root_;
     DocumentValue& parent = *open_.back();
-    if (parent.kind == DocumentValue::Kind::kArray) return &parent.elements.emplace_back();
-    parent.fields.emplace_back(std::move(next_key_), DocumentValue());
-    return &parent.fields.back().second;
+    if (parent.kind == DocumentValue::Kind::kObject) parent.keys.push_back(std::move(next_key_));
+    return &parent.elements.emplace_back();
   }
 
   DocumentValue* root_;
@@ -136,10 +135,9 @@ void DocumentFields::fail(Code code, const std::string& what) {
 const DocumentValue* DocumentFields::find(std::string_view key) {
   known_.emplace_back(key);
   if (!ok()) return nullptr;
-  for (const auto& [name, value] : value_.fields) {
-    if (name == key) return &value;
-  }
-  return nullptr;
+  const auto found = std::find(value_.keys.begin(), value_.keys.end(), key);
+  if (found == value_.keys.end()) return nullptr;
+  return &value_.elements[static_cast<std::size_t>(found - value_.keys.begin())];
 }
 
 const DocumentValue* DocumentFields::require(std::string_view key) {
@@ -204,7 +202,7 @@ void DocumentFields::numbers(std::string_view key, std::uint64_t most, std::size
 
 Status DocumentFields::finish() {
   if (!ok()) return status_;
-  for (const auto& [name, value] : value_.fields) {
+  for (const std::string& name : value_.keys) {
     if (std::find(known_.begin(), known_.end(), name) == known_.end()) {
       fail(Code::kCorrupt, "has an unknown key " + quoted_name(name) + suggestion(name, known_));
     }

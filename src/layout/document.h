@@ -6,7 +6,6 @@
 #include <functional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "dcr/status.h"
@@ -16,10 +15,10 @@ namespace dcr {
 struct DocumentValue {
   enum class Kind : std::uint8_t { kObject, kArray, kString, kUnsigned, kOther };
   Kind kind = Kind::kOther;
-  std::uint64_t number = 0;                                   // kUnsigned
-  std::string text;                                           // kString
-  std::vector<std::pair<std::string, DocumentValue>> fields;  // kObject, in the file's order
-  std::vector<DocumentValue> elements;                        // kArray
+  std::uint64_t number = 0;             // kUnsigned
+  std::string text;                     // kString
+  std::vector<std::string> keys;        // kObject: of each element, in the file's order
+  std::vector<DocumentValue> elements;  // kObject, kArray
 };
 
 // Parses `text`. Errors: kCorrupt (not JSON, not UTF-8, a key twice in an object); kTooLarge

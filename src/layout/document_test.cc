@@ -11,16 +11,16 @@ TEST(Document, Tree) {
   const Result<DocumentValue> made =
       parse(R"({"a": [1, "x", {"b": 18446744073709551615}], "c": true, "d": -1, "e": {}})");
   ASSERT_TRUE(made.ok()) << made.status().message();
-  ASSERT_EQ(made->fields.size(), 4u);
-  const DocumentValue& a = made->fields[0].second;
+  ASSERT_EQ(made->keys.size(), 4u);
+  const DocumentValue& a = made->elements[0];
   ASSERT_EQ(a.elements.size(), 3u);
   EXPECT_EQ(a.elements[0].number, 1u);
   EXPECT_EQ(a.elements[1].text, "x");
-  EXPECT_EQ(a.elements[2].fields[0].first, "b");
-  EXPECT_EQ(a.elements[2].fields[0].second.number, ~std::uint64_t{0});
-  EXPECT_EQ(made->fields[1].second.kind, DocumentValue::Kind::kOther);
-  EXPECT_EQ(made->fields[2].second.kind, DocumentValue::Kind::kOther);
-  EXPECT_EQ(made->fields[3].second.kind, DocumentValue::Kind::kObject);
+  EXPECT_EQ(a.elements[2].keys[0], "b");
+  EXPECT_EQ(a.elements[2].elements[0].number, ~std::uint64_t{0});
+  EXPECT_EQ(made->elements[1].kind, DocumentValue::Kind::kOther);
+  EXPECT_EQ(made->elements[2].kind, DocumentValue::Kind::kOther);
+  EXPECT_EQ(made->elements[3].kind, DocumentValue::Kind::kObject);
 }
 
 TEST(Document, Refuses) {

@@ -199,7 +199,7 @@ std::string pattern_of(std::string_view name, std::vector<std::string>* captured
     const std::string_view part = name.substr(0, dot);
     const bool expert = before == "experts" && !*experts;
     if (is_capture_number(part) && (expert || letters < kLetters.size())) {
-      pattern += std::string("{") + (expert ? 'e' : kLetters[letters++]) + "}";
+      pattern.append("{").append(1, expert ? 'e' : kLetters[letters++]).append("}");
       captured->emplace_back(part);
       *experts = *experts || expert;
     } else {
@@ -220,7 +220,8 @@ void set_role(Family* family) {
   if (dot == std::string::npos) return;
   family->kind = family->pattern.substr(dot + 1);
   if (family->kind != "weight" && family->kind != "bias") return;
-  const std::string_view stem = std::string_view(family->pattern).substr(0, dot);
+  const std::string_view pattern = family->pattern;
+  const std::string_view stem = pattern.substr(0, dot);
   for (const RoleName& role : kRoles) {
     if (!ends_with_parts(stem, role.stem)) continue;
     family->role = role.role;

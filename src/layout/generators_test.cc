@@ -249,10 +249,11 @@ TEST(Generators, RandomCatalogues) {
       }
     }
     std::vector<CanonicalTensor> list;
+    list.reserve(tensors.size());
     for (const auto& [name, made] : tensors) list.push_back(made);
     const Catalogue catalogue = test_catalogue(std::move(list));
-    static const char* kOwners[] = {"fsdp:3", "tp:2", "tp:2,ep:2", "ep:3", "tp:4,dp:2,f32"};
-    static const char* kReceivers[] = {"fused-tp:2", "fused-tp:3,ep", "fused-tp:1"};
+    constexpr const char* kOwners[] = {"fsdp:3", "tp:2", "tp:2,ep:2", "ep:3", "tp:4,dp:2,f32"};
+    constexpr const char* kReceivers[] = {"fused-tp:2", "fused-tp:3,ep", "fused-tp:1"};
     SCOPED_TRACE("round " + std::to_string(round));
     expect_owners(catalogue, kOwners[prng.below(std::size(kOwners))]);
     expect_receivers(catalogue, kReceivers[prng.below(std::size(kReceivers))]);

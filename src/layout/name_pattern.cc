@@ -149,7 +149,7 @@ PatternSet::Found PatternSet::find(std::string_view name) const {
   return found;
 }
 
-// NOLINTNEXTLINE(misc-no-recursion): as deep as the longest pattern has parts
+// As deep as the longest pattern has parts.
 void PatternSet::search(std::uint32_t node, const std::vector<std::string_view>& parts,
                         std::size_t at, Found* found) const {
   const Node& here = nodes_[node];

@@ -191,8 +191,8 @@ inline std::string rule_json(const RandomRule& rule, bool receivers) {
 }
 
 inline RandomRule random_rule(Prng& prng, std::uint64_t ranks, std::size_t number, bool receivers) {
-  static const char* kMappings[] = {"replicated", "column", "row", "gated",
-                                    "vocabulary", "fsdp",   "qkv"};
+  constexpr const char* kMappings[] = {"replicated", "column", "row", "gated",
+                                       "vocabulary", "fsdp",   "qkv"};
   RandomRule rule;
   rule.mapping = kMappings[prng.below(std::size(kMappings))];
   rule.prefix = "t" + std::to_string(number);
