@@ -130,6 +130,39 @@ TEST(OwnerPlan, ShardsAreTheCanonicalWords) {
   }
 }
 
+// Tensors larger than what is read at once, with long runs, short ones and single words.
+TEST(OwnerPlan, ShardsOfLargeTensors) {
+  const Catalogue catalogue = test_catalogue({{"a", Dtype::kU16, {300, 500}, 0},
+                                              {"b", Dtype::kBF16, {300, 500}, 0},
+                                              {"c", Dtype::kU32, {300, 500}, 0}});
+  const OwnerPlan plan = make_plan(catalogue, R"({"format": 0, "ranks": 2, "rules": [
+      {"match": "a", "class": "row", "permute": [1, 0]},
+      {"match": "b", "class": "column", "dtype": "F32"},
+      {"match": "c", "class": "row", "shards": 2}]})");
+  TestCanonical canonical(catalogue);
+  Prng prng(23);
+  for (Bytes& bytes : canonical.tensors) {
+    for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(prng.next() & 0x3f);
+  }
+  const OwnerRank made = plan.rank(catalogue, 1);
+  std::vector<Bytes> shards;
+  for (std::size_t i = 0; i < 3; ++i) {
+    shards.emplace_back(made.storage_bytes[i]);
+    ASSERT_TRUE(fill_shard(catalogue, made.tasks[i], canonical, shards.back()).ok());
+  }
+  for (std::uint64_t at = 0; at < 75'000; ++at) {
+    const auto* a = reinterpret_cast<const std::uint16_t*>(canonical.tensors[0].data());
+    ASSERT_EQ(reinterpret_cast<const std::uint16_t*>(shards[0].data())[at],
+              a[(150 + at % 150) * 500 + at / 150]);
+    const auto* b = reinterpret_cast<const std::uint16_t*>(canonical.tensors[1].data());
+    ASSERT_EQ(reinterpret_cast<const std::uint32_t*>(shards[1].data())[at],
+              std::uint32_t{b[75'000 + at]} << 16);
+    const auto* c = reinterpret_cast<const std::uint32_t*>(canonical.tensors[2].data());
+    ASSERT_EQ(reinterpret_cast<const std::uint32_t*>(shards[2].data())[at],
+              c[at / 250 * 500 + 250 + at % 250]);
+  }
+}
+
 CanonicalTensor tensor(const std::string& name, Shape shape, Dtype dtype = Dtype::kBF16) {
   return {name, dtype, std::move(shape), 0};
 }
