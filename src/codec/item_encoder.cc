@@ -266,6 +266,15 @@ void ItemEncoder::take(std::span<const std::uint32_t> gaps, const void* values) 
   s.scanned_words = s.box_words;
 }
 
+std::uint64_t ItemEncoder::value_bits() const {
+  const Scratch& s = *scratch_;
+  return s.count == 0 ? 0 : choose_value(s.header.width, s.values, s.count).bits_per_4096;
+}
+
+bool ItemEncoder::add_is_poor() const {
+  return value_bits() > kPoorBitsPerByte * scratch_->header.width * 4096;
+}
+
 bool ItemEncoder::finish(std::span<const ScanBox> parts, EncodedItem* item) {
   Scratch& s = *scratch_;
   DCR_ASSERT(s.scanned_words == s.box_words);

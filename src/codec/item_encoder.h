@@ -39,9 +39,15 @@ class ItemEncoder {
   // give them.
   void take(std::span<const std::uint32_t> gaps, const void* values);
 
+  // What kSmallest looks at, after the last scan: the estimated bits of 4,096 values, and whether
+  // they are so many under `add` that overwrite may be smaller. For callers whose parts do not stay
+  // valid: they scan again with kOverwrite instead.
+  std::uint64_t value_bits() const;
+  bool add_is_poor() const;
+
   // Ends the item. False if nothing changed: then there is no item. `parts` are the boxes that were
-  // scanned, still valid; they are read again only if kSmallest turns to overwrite. Empty after
-  // take() (kSmallest is then kAdd).
+  // scanned, still valid; they are read again only if kSmallest turns to overwrite. Where they
+  // are empty, as after take(), kSmallest is kAdd.
   bool finish(std::span<const ScanBox> parts, EncodedItem* item);
 
   // An item that carries every word of the box as it is (an added tensor, a dense refit): kAll,

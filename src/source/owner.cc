@@ -10,8 +10,13 @@
 namespace dcr {
 namespace {
 
-// What is read, cast, digested and compared at a time: within the second-level cache.
+// What is read, cast, digested and compared at a time, within the second-level cache: so many bytes
+// before and after a cast.
 constexpr std::uint64_t kBlockBytes = 256 * kKiB;
+
+std::uint64_t block_words(const TensorView& view, const Piece& piece) {
+  return kBlockBytes / std::max(word_bytes(view.dtype), unsigned{piece.width});
+}
 
 void grow(Bytes* bytes, std::size_t size) {
   if (bytes->size() < size) bytes->resize(size);
@@ -200,13 +205,13 @@ Status Owner::load(std::uint64_t index, const Piece& piece, PieceBuffers* buffer
   const std::uint8_t* const old_words = arena_.bytes().data() + source.arena_offset;
   const bool compare = has_baseline_ && (piece.whole || !piece.send);
   const std::uint64_t bytes = piece.box.words() * piece.width;
-  grow(&buffers->new_bytes, static_cast<std::size_t>(bytes));
+  grow(&buffers->new_bytes, static_cast<std::size_t>(piece.whole ? bytes : kBlockBytes));
   std::vector<Digest> leaves;
   std::uint64_t changes = 0;
   std::size_t at = 0;
-  for (const Box& block : split(source.box, kBlockBytes / piece.width)) {
+  for (const Box& block : split(source.box, block_words(view_of(source), piece))) {
     const std::uint64_t words = block.elements();
-    const MutableByteSpan out(buffers->new_bytes.data() + at,
+    const MutableByteSpan out(buffers->new_bytes.data() + (piece.whole ? at : 0),
                               static_cast<std::size_t>(words) * piece.width);
     DCR_TRY(read_block(source, piece, block, buffers, out));
     leaves.push_back(xxh3(out));
@@ -244,7 +249,7 @@ Status Owner::store(std::size_t index, const Piece& piece, PieceBuffers* buffers
   const SourcePiece& source = plan_.sources[index];
   std::vector<Digest> leaves;
   std::uint64_t at = source.arena_offset;
-  for (const Box& block : split(source.box, kBlockBytes / piece.width)) {
+  for (const Box& block : split(source.box, block_words(view_of(source), piece))) {
     const MutableByteSpan out = arena_.bytes().subspan(
         static_cast<std::size_t>(at), static_cast<std::size_t>(block.elements()) * piece.width);
     DCR_TRY(read_block(source, piece, block, buffers, out));

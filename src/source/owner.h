@@ -77,7 +77,7 @@ class Owner final : private PieceSource {
   // Ends a phase that failed: drops its buckets, and voids the baseline where the candidate broke.
   void fail();
   // The attempt will not be committed.
-  void abort() { prepared_ = false; }
+  void drop_attempt() { prepared_ = false; }
 
  private:
   // What an attempt found out about a piece. Written by the thread that scans it.
@@ -104,6 +104,7 @@ class Owner final : private PieceSource {
 
   Status load(std::uint64_t index, const Piece& piece, PieceBuffers* buffers,
               const std::function<void(const ScanBox&)>& scan) override;
+  bool keeps_parts() const override { return false; }
   void scanned(std::uint64_t index, std::uint64_t changes) override;
   Status store(std::size_t index, const Piece& piece, PieceBuffers* buffers);
   // Reads the candidate's words of a block, cast if need be.

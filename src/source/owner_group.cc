@@ -208,7 +208,7 @@ Result<std::vector<PrepareResult>> OwnerGroup::prepare(const Attempt& attempt,
   if (status.ok()) return results;
   for (Owner* owner : owners_) {
     owner->fail();
-    owner->abort();
+    owner->drop_attempt();
   }
   return status;
 }
@@ -278,8 +278,8 @@ Status OwnerGroup::update_baselines() {
   return run_rounds(pieces, status);
 }
 
-void OwnerGroup::abort() {
-  for (Owner* owner : owners_) owner->abort();
+void OwnerGroup::drop_attempt() {
+  for (Owner* owner : owners_) owner->drop_attempt();
 }
 
 }  // namespace dcr

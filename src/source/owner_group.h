@@ -75,7 +75,7 @@ class OwnerGroup {
   Status commit(std::uint64_t version);
 
   // Ends an attempt that will not be committed. The next one may be about the same candidate.
-  void abort();
+  void drop_attempt();
 
  private:
   const Geometry& geometry() const { return owners_[0]->geometry(); }

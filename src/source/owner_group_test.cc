@@ -92,7 +92,7 @@ void run_transitions(std::uint64_t seed) {
           if (prng.below(2) == 0) std::memcpy(&found[i][at], &resident[i][at], width);
         }
       }
-      refit.group->abort();
+      refit.group->drop_attempt();
       attempt.mode = AttemptMode::kOverwrite;
       attempt.attempt = 2;
       prepared = refit.prepare(attempt);

@@ -122,7 +122,7 @@ TEST_F(OwnerTest, ChangedBetweenAttempts) {
   make();
   bytes_of("task.a")[0] = 1;
   ASSERT_TRUE(prepare(attempt_of(1, 0, AttemptMode::kMixed)).ok());
-  refit_->group->abort();
+  refit_->group->drop_attempt();
   bytes_of("task.b")[6] = 1;  // a tensor that had no change
   const Status status = prepare(attempt_of(1, 0, AttemptMode::kOverwrite));
   EXPECT_EQ(status.code(), Code::kMismatch);
@@ -151,7 +151,7 @@ TEST_F(OwnerTest, AnotherCandidateMayChangeAnything) {
   make();
   bytes_of("task.a")[0] = 1;
   ASSERT_TRUE(prepare(attempt_of(1, 0, AttemptMode::kMixed)).ok());
-  refit_->group->abort();
+  refit_->group->drop_attempt();
   bytes_of("task.a")[0] = 2;
   bytes_of("task.a")[2] = 3;
   ASSERT_TRUE(prepare(attempt_of(2, 0, AttemptMode::kOverwrite)).ok());
@@ -202,7 +202,7 @@ TEST_F(OwnerTest, CommitNeedsItsPrepare) {
   ASSERT_TRUE(prepare(attempt_of(1, 0, AttemptMode::kMixed)).ok());
   EXPECT_EQ(refit_->group->commit(2).message(),
             "owner 0: version 2 is not the one that was prepared last");
-  refit_->group->abort();
+  refit_->group->drop_attempt();
   EXPECT_EQ(refit_->group->commit(1).code(), Code::kMismatch);
 }
 

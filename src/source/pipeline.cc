@@ -83,20 +83,42 @@ std::vector<Chunk> order_chunks(std::span<const Lane> lanes, std::uint64_t chunk
   return ordered;
 }
 
+Status scan_as(EncodingChoice choice, const Piece& piece, std::uint64_t index, PieceSource& source,
+               Worker* worker) {
+  worker->parts.clear();
+  const bool keep = source.keeps_parts();
+  worker->encoder.begin(piece.tensor, piece.width, piece.box, choice);
+  return source.load(index, piece, &worker->buffers, [worker, keep](const ScanBox& part) {
+    if (keep) worker->parts.push_back(part);
+    worker->encoder.scan(part);
+  });
+}
+
+// Scans and finds the smaller encoding, as ItemEncoder::finish does with parts at hand.
+Status scan_changes(const Piece& piece, std::uint64_t index, PieceSource& source, Worker* worker) {
+  DCR_TRY(scan_as(piece.choice, piece, index, source, worker));
+  const bool again = piece.choice == EncodingChoice::kSmallest && !source.keeps_parts() &&
+                     worker->encoder.add_is_poor();
+  if (!again) return {};
+  const std::uint64_t add_bits = worker->encoder.value_bits();
+  DCR_TRY(scan_as(EncodingChoice::kOverwrite, piece, index, source, worker));
+  if (worker->encoder.value_bits() < add_bits) return {};
+  return scan_as(EncodingChoice::kAdd, piece, index, source, worker);
+}
+
 Result<ScannedPiece> scan_piece(const Piece& piece, std::uint64_t index, PieceSource& source,
                                 Worker* worker) {
   ScannedPiece scanned;
-  worker->parts.clear();
-  const bool compare = piece.send && !piece.whole;
-  if (compare) worker->encoder.begin(piece.tensor, piece.width, piece.box, piece.choice);
-  DCR_TRY(source.load(index, piece, &worker->buffers, [&](const ScanBox& part) {
-    worker->parts.push_back(part);
-    if (compare) worker->encoder.scan(part);
-  }));
-  if (compare) {
+  if (piece.send && !piece.whole) {
+    DCR_TRY(scan_changes(piece, index, source, worker));
     scanned.changed = worker->encoder.finish(worker->parts, &scanned.item);
     source.scanned(index, scanned.changed ? scanned.item.header.changes : 0);
-  } else if (piece.send) {
+    return scanned;
+  }
+  worker->parts.clear();
+  DCR_TRY(source.load(index, piece, &worker->buffers,
+                      [worker](const ScanBox& part) { worker->parts.push_back(part); }));
+  if (piece.send) {
     worker->encoder.encode_whole(piece.tensor, piece.width, piece.box, worker->parts,
                                  &scanned.item);
     scanned.changed = true;

@@ -45,12 +45,16 @@ class PieceSource {
  public:
   virtual ~PieceSource() = default;
 
-  // Calls `scan` with consecutive parts that cover the piece's box in its order; their memory stays
-  // valid until load returns and the buffers are used again. For a whole piece old_words is null.
+  // Calls `scan` with consecutive parts that cover the piece's box in its order. The memory of a
+  // whole piece's parts stays valid until the buffers are used again, that of others too if
+  // keeps_parts(). For a whole piece old_words is null.
   // Bytes are best fed while they are in the cache (one digest leaf at a time). For a piece that is
   // not sent it need not call `scan`.
   virtual Status load(std::uint64_t index, const Piece& piece, PieceBuffers* buffers,
                       const std::function<void(const ScanBox&)>& scan) = 0;
+
+  // Whether parts stay valid after load returns; else load may be called again for the same piece.
+  virtual bool keeps_parts() const { return true; }
 
   // So many words of the piece changed; after its load, unless it is whole or not sent.
   virtual void scanned(std::uint64_t /*index*/, std::uint64_t /*changes*/) {}
