@@ -15,19 +15,46 @@ namespace dcr {
 
 namespace {
 
+// Words are far apart where little changes: each is asked for so many changes before its turn.
+constexpr std::size_t kAhead = 32;
+
+inline void prefetch_word(const std::uint8_t* storage, std::uint64_t word, unsigned width) {
+  __builtin_prefetch(storage + word * width, 1, 2);
+}
+
 // Calls `visit(word, place)` for each hit: the storage's word, and the position's place in
-// `positions`, all of which are hits of a contiguous grid. Returns their number.
-template <typename Visit>
-std::uint64_t for_each_hit(const Grid& grid, std::span<const std::uint32_t> positions,
+// `positions`, all of which are hits of a contiguous grid. Returns their number. `values`: what
+// will be read at those places.
+template <typename Word, typename Visit>
+std::uint64_t for_each_hit(const std::uint8_t* storage, const Grid& grid,
+                           std::span<const std::uint32_t> positions, const Word* values,
                            const Visit& visit) {
   if (grid.contiguous()) {
-    for (std::size_t i = 0; i < positions.size(); ++i) visit(grid.word(positions[i]), i);
-    return positions.size();
+    const std::size_t count = positions.size();
+    const std::size_t far = count > kAhead ? count - kAhead : 0;
+    std::size_t i = 0;
+    for (; i < far; ++i) {
+      prefetch_word(storage, grid.word(positions[i + kAhead]), sizeof(Word));
+      visit(grid.word(positions[i]), i);
+    }
+    for (; i < count; ++i) visit(grid.word(positions[i]), i);
+    return count;
   }
-  GridHits hits;
+  // The words of one block are on their way while those of the block before it are visited.
+  GridHits blocks[2];
+  const auto map_block = [&](std::size_t at, GridHits* hits) {
+    grid.map(positions.subspan(at, std::min(kGridBlock, positions.size() - at)), hits);
+    for (std::size_t i = 0; i < hits->count; ++i) {
+      prefetch_word(storage, hits->words[i], sizeof(Word));
+      __builtin_prefetch(values + at + hits->places[i], 0, 2);
+    }
+  };
   std::uint64_t count = 0;
-  for (std::size_t done = 0; done < positions.size(); done += kGridBlock) {
-    grid.map(positions.subspan(done, std::min(kGridBlock, positions.size() - done)), &hits);
+  std::size_t block = 0;
+  map_block(0, &blocks[0]);
+  for (std::size_t done = 0; done < positions.size(); done += kGridBlock, block ^= 1) {
+    if (done + kGridBlock < positions.size()) map_block(done + kGridBlock, &blocks[block ^ 1]);
+    const GridHits& hits = blocks[block];
     for (std::size_t i = 0; i < hits.count; ++i) visit(hits.words[i], done + hits.places[i]);
     count += hits.count;
   }
@@ -37,7 +64,7 @@ std::uint64_t for_each_hit(const Grid& grid, std::span<const std::uint32_t> posi
 template <typename Word, Encoding kEncoding>
 std::uint64_t write_words(std::uint8_t* storage, const Grid& grid,
                           std::span<const std::uint32_t> positions, const Word* values) {
-  return for_each_hit(grid, positions, [&](std::uint64_t word, std::size_t place) {
+  return for_each_hit(storage, grid, positions, values, [&](std::uint64_t word, std::size_t place) {
     const Word resident =
         kEncoding == Encoding::kOverwrite ? Word{0} : load_word<Word>(storage, word);
     store_word(storage, word, decode_word(kEncoding, resident, values[place]));
@@ -63,7 +90,7 @@ void compare_words(const std::uint8_t* storage, const Grid& grid,
                    std::span<const std::uint32_t> positions, const Word* values,
                    ApplyCounts* counts) {
   std::uint64_t different = 0;
-  counts->words += for_each_hit(grid, positions, [&](std::uint64_t word, std::size_t place) {
+  counts->words += for_each_hit(storage, grid, positions, values, [&](std::uint64_t word, std::size_t place) {
     different += load_word<Word>(storage, word) != values[place] ? 1u : 0u;
   });
   counts->different += different;
