@@ -1,14 +1,11 @@
-// Payloads against a fixed tensor table. The first byte says how the rest becomes one: as it is;
-// with its length and digest mended, so that what lies behind them is reached; or as the contents
-// of streams, so that all of it reaches the items. What is accepted is applied.
+// Payloads (fuzz/payload_input.h) against a fixed tensor table. What is accepted is applied.
 #include <cstdint>
 #include <vector>
 
 #include "base/assert.h"
-#include "codec/container.h"
 #include "codec/item_reader.h"
 #include "codec/payload.h"
-#include "tests/support/payload_forge.h"
+#include "fuzz/payload_input.h"
 
 namespace dcr {
 namespace {
@@ -25,32 +22,6 @@ std::vector<TensorSpec> fuzz_specs() {
           {30, 8, false},
           {4096, 2, false},
           {std::uint64_t{1} << 40, 1, false}};
-}
-
-// The digest and the total length that the bytes should have.
-void mend(Bytes* stored) {
-  constexpr std::size_t kTotalOffset = 16;
-  if (stored->size() < kPayloadFixedBytes) return;
-  store_little<std::uint64_t>(stored->data() + kTotalOffset, stored->size());
-  reseal(stored);
-}
-
-// Pieces of (slot, length in two bytes, bytes): the streams' contents, one piece a slot.
-Bytes from_streams(ByteSpan input) {
-  std::vector<Bytes> contents(kStreamSlots);
-  ByteReader in(input);
-  while (in.remaining() >= 3) {
-    const unsigned slot = in.u8() % kStreamSlots;
-    const std::uint16_t length = in.u16();
-    const ByteSpan part = in.bytes(std::min<std::size_t>(length, in.remaining()));
-    contents[slot].assign(part.begin(), part.end());
-  }
-  PayloadForge forge;
-  for (unsigned slot = 0; slot < kStreamSlots; ++slot) {
-    if (contents[slot].empty()) continue;
-    forge.stream(static_cast<StreamKind>(slot / 9), slot % 9, std::move(contents[slot]));
-  }
-  return forge.seal();
 }
 
 // An accepted payload's items are in order, stay within their tensors, and have as many changes as
@@ -88,10 +59,7 @@ void check_accepted(const Payload& payload, const std::vector<TensorSpec>& specs
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using dcr::Code;
   if (size == 0) return 0;
-  const dcr::ByteSpan input(data + 1, size - 1);
-  dcr::Bytes stored(input.begin(), input.end());
-  if (data[0] % 3 == 1) dcr::mend(&stored);
-  if (data[0] % 3 == 2) stored = dcr::from_streams(input);
+  const dcr::Bytes stored = dcr::payload_input(dcr::Digest{}, data, size);
   const std::vector<dcr::TensorSpec> specs = dcr::fuzz_specs();
   const auto payload = dcr::Payload::read(stored, dcr::Digest{}, specs, dcr::kLimits);
   if (payload.ok()) {

@@ -70,8 +70,7 @@ Status Applier::add_tasks(const DecodedItem& item, std::vector<Task>* tasks) {
 Status Applier::run_tasks(std::span<const Task> tasks, ApplyMode mode, ReceiverCounts* counts) {
   ApplyCounts applied;
   for (const Task& task : tasks) {
-    const auto positions =
-        std::span(task.item->positions).subspan(task.from, task.to - task.from);
+    const auto positions = std::span(task.item->positions).subspan(task.from, task.to - task.from);
     const std::uint8_t* values = task.item->values.data() + task.from * task.item->header.width;
     DCR_TRY(checks_ && mode == ApplyMode::kWrite
                 ? apply_checked(memory_, task.target, positions, values, &applied, &counts->checked)
@@ -127,8 +126,7 @@ Status Applier::apply_whole(const DecodedItem& item, ApplyMode mode, ReceiverCou
   const CanonicalTensor& canonical = catalogue_[tensor];
   if (!wholes_.contains(tensor)) {
     Whole whole;
-    DCR_ASSIGN(whole.storage,
-               memory_.allocate(canonical.words * word_bytes(canonical.dtype)));
+    DCR_ASSIGN(whole.storage, memory_.allocate(canonical.words * word_bytes(canonical.dtype)));
     wholes_[tensor] = whole;
   }
   Whole& whole = wholes_[tensor];
@@ -144,9 +142,8 @@ Status Applier::apply_whole(const DecodedItem& item, ApplyMode mode, ReceiverCou
   whole.words += gathered.words;
   if (whole.words < canonical.words) return {};
   ScratchCounts loaded;
-  const Status status =
-      scratch_.apply_whole(tensor, prewarm_->traces[tensor],
-                           contiguous_view(whole.storage, canonical), mode, &loaded);
+  const Status status = scratch_.apply_whole(
+      tensor, prewarm_->traces[tensor], contiguous_view(whole.storage, canonical), mode, &loaded);
   DCR_TRY(memory_.release(whole.storage));
   wholes_.erase(tensor);
   counts->destinations += loaded.applied.words;
@@ -194,9 +191,9 @@ Status Applier::finish() const {
   return {};
 }
 
-Status Applier::audit_traced(
-    std::uint32_t tensor, const std::function<Status(std::uint64_t, MutableByteSpan)>& read,
-    ApplyCounts* counts) {
+Status Applier::audit_traced(std::uint32_t tensor,
+                             const std::function<Status(std::uint64_t, MutableByteSpan)>& read,
+                             ApplyCounts* counts) {
   const CanonicalTensor& canonical = catalogue_[tensor];
   const unsigned width = word_bytes(canonical.dtype);
   std::vector<std::uint32_t> positions(
@@ -235,8 +232,8 @@ Status Applier::audit_whole(std::uint32_t tensor,
   }
   ScratchCounts loaded;
   if (status.ok()) {
-    status = scratch_.apply_whole(tensor, prewarm_->traces[tensor], value, ApplyMode::kVerify,
-                                  &loaded);
+    status =
+        scratch_.apply_whole(tensor, prewarm_->traces[tensor], value, ApplyMode::kVerify, &loaded);
   }
   DCR_TRY(memory_.release(storage));
   *counts = loaded.applied;

@@ -48,8 +48,7 @@ Result<bool> AttemptItems::overlaps(const Boxes& boxes, const ItemBox& box) {
   for (; at != boxes.ranges.end() && at->first < box.end(); ++at) {
     if (at->second <= box.offset) continue;
     if (box.is_range()) return true;
-    DCR_ASSIGN(const bool met,
-               meets(word_set(ItemBox::range(at->first, at->second - at->first))));
+    DCR_ASSIGN(const bool met, meets(word_set(ItemBox::range(at->first, at->second - at->first))));
     if (met) return true;
   }
   if (box.offset >= boxes.strided_end) return false;

@@ -44,7 +44,7 @@ class AttemptItems {
 
   std::uint64_t bytes_max_;
   std::uint64_t bytes_ = 0;
-  std::map<std::pair<std::uint32_t, std::uint32_t>, Boxes> boxes_;    // by tensor and owner
+  std::map<std::pair<std::uint32_t, std::uint32_t>, Boxes> boxes_;   // by tensor and owner
   std::map<std::uint32_t, std::map<std::uint64_t, Entry>> entries_;  // of shared tensors, by word
 };
 

@@ -19,7 +19,10 @@ struct Hit {
 };
 
 Dtype dtype_of_width(unsigned width) {
-  return width == 1 ? Dtype::kU8 : width == 2 ? Dtype::kU16 : width == 4 ? Dtype::kU32 : Dtype::kU64;
+  return width == 1   ? Dtype::kU8
+         : width == 2 ? Dtype::kU16
+         : width == 4 ? Dtype::kU32
+                      : Dtype::kU64;
 }
 
 // The windows as a view, and the same target as if they were a storage of their own.
@@ -61,8 +64,7 @@ void decode_hits(const TargetChanges& target, std::span<const Hit> hits, std::ui
     for (const Hit& hit : hits) {
       const Word resident = load_word<Word>(words->data(), hit.element - first);
       const Word value = static_cast<const Word*>(values)[hit.place];
-      store_word(words->data(), hit.element - first,
-                 decode_word(target.encoding, resident, value));
+      store_word(words->data(), hit.element - first, decode_word(target.encoding, resident, value));
     }
   });
 }

@@ -57,8 +57,7 @@ bool harmless(const Written& a, const Written& b, const PrewarmResult& result) {
   if (result.classes[a.tensor].path == TensorPath::kDense) return true;
   const Written& later = a.write > b.write ? a : b;
   const Written& earlier = a.write > b.write ? b : a;
-  return earlier.role == Role::kConstant &&
-         (later.role == Role::kElements || a.role == b.role);
+  return earlier.role == Role::kConstant && (later.role == Role::kElements || a.role == b.role);
 }
 
 using Pairs = std::set<std::pair<std::uint32_t, std::uint32_t>>;
@@ -83,9 +82,9 @@ void find_overlaps(const Catalogue& catalogue, const std::vector<Written>& all,
       if (later.role == Role::kElements) {
         across->insert({earlier.tensor, later.tensor});
       } else {
-        refuse(&result->classes[earlier.tensor],
-               "tensor " + quoted_name(catalogue[later.tensor].name) +
-                   " writes a constant over it");
+        refuse(
+            &result->classes[earlier.tensor],
+            "tensor " + quoted_name(catalogue[later.tensor].name) + " writes a constant over it");
       }
     }
     open.push_back(&next);
@@ -162,13 +161,12 @@ Result<std::vector<ByteRange>> view_ranges(const TensorView& view, std::size_t r
   Box box{view.offset * width, view.offset * width, {}};
   for (std::size_t i = 0; i < view.sizes.size(); ++i) {
     const std::uint64_t stride = view.strides[i] * width;
-    box.dims.push_back({view.strides[i] == 0 && view.sizes[i] > 0 ? 1 : view.sizes[i], stride,
-                        stride});
+    box.dims.push_back(
+        {view.strides[i] == 0 && view.sizes[i] > 0 ? 1 : view.sizes[i], stride, stride});
   }
-  std::stable_sort(box.dims.begin(), box.dims.end(),
-                   [](const BoxDimension& a, const BoxDimension& b) {
-                     return a.dst_stride > b.dst_stride;
-                   });
+  std::stable_sort(
+      box.dims.begin(), box.dims.end(),
+      [](const BoxDimension& a, const BoxDimension& b) { return a.dst_stride > b.dst_stride; });
   box.dims.push_back({width, 1, 1});
   std::vector<ByteRange> ranges;
   bool full = false;

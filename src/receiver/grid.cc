@@ -19,9 +19,7 @@ Status invalid(const std::string& what) {
   return Status(Code::kInvalidArgument, "target of changes: " + what);
 }
 
-bool valid_width(unsigned width) {
-  return width == 1 || width == 2 || width == 4 || width == 8;
-}
+bool valid_width(unsigned width) { return width == 1 || width == 2 || width == 4 || width == 8; }
 
 }  // namespace
 
@@ -98,9 +96,8 @@ namespace {
 std::size_t seek(std::span<const std::uint32_t> positions, std::size_t from, std::uint32_t target,
                  std::uint64_t rate) {
   constexpr std::size_t kReach = 16;
-  const std::size_t guess =
-      std::min(positions.size(),
-               from + static_cast<std::size_t>(((target - positions[from]) * rate) >> 32));
+  const std::size_t guess = std::min(
+      positions.size(), from + static_cast<std::size_t>(((target - positions[from]) * rate) >> 32));
   const std::size_t low = std::max(from, guess - std::min(guess, kReach));
   const std::size_t high = low + 2 * kReach;
   if (high > positions.size() || positions[low] >= target || positions[high - 1] < target) {

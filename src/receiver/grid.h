@@ -53,8 +53,7 @@ class Grid {
     unsigned shift;
   };
 
-  void map_rows(std::span<const std::uint32_t> positions, std::uint64_t rate,
-                GridHits* hits) const;
+  void map_rows(std::span<const std::uint32_t> positions, std::uint64_t rate, GridHits* hits) const;
 
   std::uint32_t first_ = 0;
   std::uint64_t offset_ = 0;

@@ -90,9 +90,10 @@ void compare_words(const std::uint8_t* storage, const Grid& grid,
                    std::span<const std::uint32_t> positions, const Word* values,
                    ApplyCounts* counts) {
   std::uint64_t different = 0;
-  counts->words += for_each_hit(storage, grid, positions, values, [&](std::uint64_t word, std::size_t place) {
-    different += load_word<Word>(storage, word) != values[place] ? 1u : 0u;
-  });
+  counts->words +=
+      for_each_hit(storage, grid, positions, values, [&](std::uint64_t word, std::size_t place) {
+        different += load_word<Word>(storage, word) != values[place] ? 1u : 0u;
+      });
   counts->different += different;
 }
 
@@ -144,8 +145,7 @@ void copy_view(const TensorView& view, ViewCopy copy) {
 }
 
 // That a view lies in its storage and a buffer has its size.
-Status check_view(const TensorView& view, std::uint64_t storage_bytes,
-                  std::uint64_t buffer_bytes) {
+Status check_view(const TensorView& view, std::uint64_t storage_bytes, std::uint64_t buffer_bytes) {
   const std::string name = "a view of storage " + std::to_string(view.storage);
   if (!view_fits(view, storage_bytes)) return Status(Code::kInvalidArgument, name + " leaves it");
   if (buffer_bytes == view_words(view) * word_bytes(view.dtype)) return {};
@@ -245,8 +245,8 @@ Status HostMemory::write(const TensorView& view, std::span<const std::uint8_t> i
   DCR_ASSIGN(const MutableByteSpan storage, find(view.storage));
   DCR_TRY(check_view(view, storage.size(), in.size()));
   // The buffer is only read from: `out` is false.
-  copy_view(view, {storage.data(), const_cast<std::uint8_t*>(in.data()), word_bytes(view.dtype),
-                   false});
+  copy_view(view,
+            {storage.data(), const_cast<std::uint8_t*>(in.data()), word_bytes(view.dtype), false});
   return {};
 }
 

@@ -47,8 +47,9 @@ struct Model {
 // Rank 3's part of each matrix.
 Box rank_box(std::uint64_t ranks, bool rows) {
   if (ranks == 1) return {0, 0, {{kRows * kColumns, 1, 1}}};
-  if (rows) return {3 * kColumns / ranks, 0, {{kRows, kColumns, kColumns / ranks},
-                                               {kColumns / ranks, 1, 1}}};
+  if (rows)
+    return {
+        3 * kColumns / ranks, 0, {{kRows, kColumns, kColumns / ranks}, {kColumns / ranks, 1, 1}}};
   return {3 * kRows / ranks * kColumns, 0, {{kRows / ranks * kColumns, 1, 1}}};
 }
 
@@ -118,8 +119,9 @@ int main(int argc, char** argv) {
     for (const std::uint64_t ranks : {std::uint64_t{1}, std::uint64_t{8}}) {
       for (const bool rows : {false, true}) {
         if (ranks == 1 && rows) continue;
-        const std::string name = std::string(is_traced ? "traced" : "scratch") + "/ranks:" +
-                                 std::to_string(ranks) + (rows ? "/row_parallel" : "/columns");
+        const std::string name = std::string(is_traced ? "traced" : "scratch") +
+                                 "/ranks:" + std::to_string(ranks) +
+                                 (rows ? "/row_parallel" : "/columns");
         benchmark::RegisterBenchmark(name.c_str(), is_traced ? dcr::traced : dcr::scratch, ranks,
                                      rows);
       }

@@ -153,17 +153,14 @@ TEST(HostMemoryTest, RefusesTargetsThatLeaveTheirStorage) {
   TargetChanges target;
   target.width = 2;
   target.dims = {{33, 1, 0, 33}};
-  EXPECT_EQ(message(target),
-            "target of changes: a word past the end of storage 0 of 64 bytes");
+  EXPECT_EQ(message(target), "target of changes: a word past the end of storage 0 of 64 bytes");
   target.dims[0].end = 32;
   EXPECT_EQ(message(target), "");
   target.offset = ~std::uint64_t{0};
-  EXPECT_EQ(message(target),
-            "target of changes: a word past the end of storage 0 of 64 bytes");
+  EXPECT_EQ(message(target), "target of changes: a word past the end of storage 0 of 64 bytes");
   target.offset = 0;
   target.dims[0].stride = ~std::uint64_t{0} / 2;
-  EXPECT_EQ(message(target),
-            "target of changes: a word past the end of storage 0 of 64 bytes");
+  EXPECT_EQ(message(target), "target of changes: a word past the end of storage 0 of 64 bytes");
   target.dims = {{4, 1, 2, 5}};
   EXPECT_EQ(message(target), "target of changes: a window leaves its dimension");
   target.dims = {{kGridSizeMax, 1, 0, 1}};

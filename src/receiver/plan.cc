@@ -54,8 +54,8 @@ void append_grid(const Box& box, std::uint64_t positions, TargetChanges target,
 Status append_targets(Box box, std::uint64_t positions, const TargetChanges& target,
                       std::vector<TargetChanges>* out) {
   if (out->size() >= kTargetsMax) {
-    return Status(Code::kUnsupported, "an item would go to more than " +
-                                          std::to_string(kTargetsMax) + " places");
+    return Status(Code::kUnsupported,
+                  "an item would go to more than " + std::to_string(kTargetsMax) + " places");
   }
   if (nested(box.dims)) {
     append_grid(box, positions, target, out);
@@ -87,10 +87,9 @@ Result<std::vector<TargetChanges>> plan_item(const ItemBox& item, std::span<cons
     for (Box& box : boxes) {
       box = normalize(std::move(box));
       if (box.elements() == 0) continue;
-      std::stable_sort(box.dims.begin(), box.dims.end(),
-                       [](const BoxDimension& a, const BoxDimension& b) {
-                         return a.src_stride > b.src_stride;
-                       });
+      std::stable_sort(
+          box.dims.begin(), box.dims.end(),
+          [](const BoxDimension& a, const BoxDimension& b) { return a.src_stride > b.src_stride; });
       DCR_TRY(append_targets(normalize(std::move(box)), positions, target, &targets));
     }
   }

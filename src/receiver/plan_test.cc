@@ -49,9 +49,8 @@ TEST(PlanTest, EveryPositionGoesWhereItsPlacesSay) {
     const std::vector<Place> places = random_places(random, shape);
     const std::size_t dim = random.below(shape.size());
     const std::uint64_t begin = random.below(shape[dim]);
-    std::vector<ItemBox> boxes =
-        cut_box(part_box(shape, dim, begin, 1 + random.below(shape[dim] - begin)),
-                1 + random.below(50));
+    std::vector<ItemBox> boxes = cut_box(
+        part_box(shape, dim, begin, 1 + random.below(shape[dim] - begin)), 1 + random.below(50));
     if (random.below(2) == 0) {  // ranges that are cut anywhere
       std::uint64_t words = 1;
       for (const std::uint64_t size : shape) words *= size;
@@ -152,8 +151,7 @@ TEST(IndexMapTest, BoxesGiveTheListBack) {
         return true;
       });
     }
-    ASSERT_EQ(std::count(seen.begin(), seen.end(), 1),
-              static_cast<std::ptrdiff_t>(indices.size()));
+    ASSERT_EQ(std::count(seen.begin(), seen.end(), 1), static_cast<std::ptrdiff_t>(indices.size()));
     ASSERT_TRUE(kind != 1 || boxes.size() == 1) << "seed " << seed;
   }
 }

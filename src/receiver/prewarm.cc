@@ -41,11 +41,11 @@ Result<Digest> storage_digest(TargetMemory& memory, std::uint64_t storage) {
 
 // What the writes of a trace are made of.
 struct Makeup {
-  bool any = false;      // something that depends on the tensor is written
-  bool opaque = false;   // by an operation that no mask can be put to
-  bool values = false;   // through a cast or computation
-  bool given = false;    // the loader writes to the given tensor
-  bool copies = false;   // constants that come as copies
+  bool any = false;     // something that depends on the tensor is written
+  bool opaque = false;  // by an operation that no mask can be put to
+  bool values = false;  // through a cast or computation
+  bool given = false;   // the loader writes to the given tensor
+  bool copies = false;  // constants that come as copies
   bool constants = false;
 };
 
@@ -247,8 +247,7 @@ class Prewarm {
           return {};
         }
         for (const Box& box : *boxes) {
-          places.push_back(
-              {view.storage, static_cast<std::uint8_t>(word_bytes(view.dtype)), box});
+          places.push_back({view.storage, static_cast<std::uint8_t>(word_bytes(view.dtype)), box});
         }
       }
     }
@@ -272,9 +271,9 @@ class Prewarm {
     }
     const bool placeholders = float_bits(catalogue_[tensor].dtype).width != 0;
     if (makeup.opaque || !placeholders) {
-      *out = {TensorPath::kDense, TensorNeed::kDense, trace.collective,
-              makeup.opaque ? "the loader writes it by no plain copy"
-                            : "its dtype has no placeholder"};
+      *out = {
+          TensorPath::kDense, TensorNeed::kDense, trace.collective,
+          makeup.opaque ? "the loader writes it by no plain copy" : "its dtype has no placeholder"};
       return {};
     }
     DCR_ASSIGN(fault, Trial(catalogue_, memory_, scratch_).entries(tensor, trace));

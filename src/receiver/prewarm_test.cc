@@ -19,7 +19,9 @@ class PrewarmTest : public testing::Test {
   Catalogue catalogue;
   PrewarmOptions options;
 
-  void tensor(Dtype dtype, const Shape& shape) { catalogue = make_catalogue({{"w", dtype, shape}}); }
+  void tensor(Dtype dtype, const Shape& shape) {
+    catalogue = make_catalogue({{"w", dtype, shape}});
+  }
 
   // Resident bits that no probe has.
   void fill_targets() {
@@ -221,9 +223,10 @@ TEST_F(PrewarmTest, ComputedBeforeTheCopy) {
   tensor(Dtype::kBF16, {100});
   const TensorView p = loader.add_target("p", Dtype::kBF16, {100});
   loader.loads["w"] = [&, p](const TensorView& value, LoaderHook& hook) -> Result<LoadReport> {
-    DCR_ASSIGN(const TensorView minus, loader.temporary(value, [](std::uint64_t word, std::uint64_t) {
-      return negated(Dtype::kBF16, word);
-    }));
+    DCR_ASSIGN(const TensorView minus,
+               loader.temporary(value, [](std::uint64_t word, std::uint64_t) {
+                 return negated(Dtype::kBF16, word);
+               }));
     DCR_TRY(loader.copy(hook, p, minus));
     return LoadReport::kLoaded;
   };
@@ -235,9 +238,10 @@ TEST_F(PrewarmTest, ErasedPlaceholdersAreRefused) {
   tensor(Dtype::kBF16, {100});
   const TensorView p = loader.add_target("p", Dtype::kBF16, {100});
   loader.loads["w"] = [&, p](const TensorView& value, LoaderHook& hook) -> Result<LoadReport> {
-    DCR_ASSIGN(const TensorView clean, loader.temporary(value, [](std::uint64_t word, std::uint64_t) {
-      return is_nan(float_bits(Dtype::kBF16), word) ? 0 : word;
-    }));
+    DCR_ASSIGN(const TensorView clean,
+               loader.temporary(value, [](std::uint64_t word, std::uint64_t) {
+                 return is_nan(float_bits(Dtype::kBF16), word) ? 0 : word;
+               }));
     DCR_TRY(loader.copy(hook, p, clean));
     return LoadReport::kLoaded;
   };
@@ -303,9 +307,9 @@ TEST_F(PrewarmTest, OpaqueIntegersAreDense) {
   tensor(Dtype::kI8, {16});
   const TensorView p = loader.add_target("p", Dtype::kI8, {16});
   loader.loads["w"] = [&, p](const TensorView& value, LoaderHook& hook) -> Result<LoadReport> {
-    DCR_ASSIGN(const TensorView made, loader.temporary(value, [](std::uint64_t word, std::uint64_t) {
-      return word ^ 0x80;
-    }));
+    DCR_ASSIGN(
+        const TensorView made,
+        loader.temporary(value, [](std::uint64_t word, std::uint64_t) { return word ^ 0x80; }));
     DCR_TRY(loader.copy(hook, p, made));
     return LoadReport::kLoaded;
   };

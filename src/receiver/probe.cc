@@ -13,10 +13,17 @@ namespace {
 std::array<std::uint64_t, kSpecialWords> special_words(Dtype dtype) {
   const FloatBits bits = float_bits(dtype);
   const std::uint64_t sign = std::uint64_t{1} << (8 * word_bytes(dtype) - 1);
-  if (bits.width == 0) return {0, 1, sign - 1, sign, 2 * sign - 1, 2 * sign - 2, sign / 2, sign + 1};
+  if (bits.width == 0)
+    return {0, 1, sign - 1, sign, 2 * sign - 1, 2 * sign - 2, sign / 2, sign + 1};
   const std::uint64_t infinity = infinity_word(bits);
-  return {quiet_nan(bits, 1), quiet_nan(bits, 0) | sign, infinity + 1, infinity,
-          infinity | sign,    infinity - 1,              sign,         1};
+  return {quiet_nan(bits, 1),
+          quiet_nan(bits, 0) | sign,
+          infinity + 1,
+          infinity,
+          infinity | sign,
+          infinity - 1,
+          sign,
+          1};
 }
 
 // Calls `body(word_of)` with the pattern's function of an index, so that loops over indices have no

@@ -15,8 +15,8 @@ struct ProbePattern {
   enum class Kind : std::uint8_t {
     kCode,   // a hash of the index; code 1 differs from code 0 everywhere
     kDigit,  // digit `number` of the index, in base 2^(8 · width)
-    // Elements whose bit `number` of the index is set are ordinary numbers, the others NaN; inverted
-    // for number + 64.
+    // Elements whose bit `number` of the index is set are ordinary numbers, the others NaN;
+    // inverted for number + 64.
     kActive,
     // Words that functions of values treat differently: NaN, infinities, zeros, extremes. Each
     // element has another of kSpecialWords for each number.

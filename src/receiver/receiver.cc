@@ -52,8 +52,8 @@ void Receiver::State::make_specs() {
   for (std::uint32_t tensor = 0; tensor < catalogue.size(); ++tensor) {
     const CanonicalTensor& canonical = catalogue[tensor];
     const TensorNeed need = prewarm.classes[tensor].need;
-    const bool overwrite = need == TensorNeed::kOverwrite || need == TensorNeed::kDense ||
-                           ownership.shared(tensor);
+    const bool overwrite =
+        need == TensorNeed::kOverwrite || need == TensorNeed::kDense || ownership.shared(tensor);
     specs.push_back(
         {canonical.words, static_cast<std::uint8_t>(word_bytes(canonical.dtype)), overwrite});
   }
@@ -70,8 +70,8 @@ Result<Ingested> Receiver::State::check_header(const PayloadHeader& header) cons
   if (!digest_equal(header.run, attempt.run) || header.attempt != attempt.attempt) {
     return Ingested::kOtherAttempt;
   }
-  const std::string name = "payload " + std::to_string(header.number) + " of owner " +
-                           std::to_string(header.owner);
+  const std::string name =
+      "payload " + std::to_string(header.number) + " of owner " + std::to_string(header.owner);
   if (header.owners != ownership.owners()) {
     return Status(Code::kMismatch, name + " counts " + std::to_string(header.owners) +
                                        " owners; there are " + std::to_string(ownership.owners()));
@@ -80,12 +80,11 @@ Result<Ingested> Receiver::State::check_header(const PayloadHeader& header) cons
       header.target_version == attempt.target_version) {
     return Ingested::kQueued;
   }
-  return Status(Code::kMismatch, name + " goes from version " +
-                                     std::to_string(header.base_version) + " to " +
-                                     std::to_string(header.target_version) +
-                                     "; the attempt goes from " +
-                                     std::to_string(attempt.base_version) + " to " +
-                                     std::to_string(attempt.target_version));
+  return Status(Code::kMismatch,
+                name + " goes from version " + std::to_string(header.base_version) + " to " +
+                    std::to_string(header.target_version) + "; the attempt goes from " +
+                    std::to_string(attempt.base_version) + " to " +
+                    std::to_string(attempt.target_version));
 }
 
 // Classification and ownership.
@@ -164,8 +163,10 @@ Status Receiver::require_scratch(std::uint32_t tensor) {
   if (one.path == TensorPath::kDense || one.path == TensorPath::kRefused) {
     const std::string& name = state.catalogue[tensor].name;
     return Status(Code::kUnsupported,
-                  "tensor " + quoted_name(name) + ": its loader talks to other ranks, but here "
-                  "it cannot take the scratch path: " + one.reason,
+                  "tensor " + quoted_name(name) +
+                      ": its loader talks to other ranks, but here "
+                      "it cannot take the scratch path: " +
+                      one.reason,
                   name);
   }
   one.path = TensorPath::kScratch;

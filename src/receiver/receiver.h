@@ -34,9 +34,9 @@ struct ReceiverOptions {
   PayloadLimits payload_limits = {kPayloadStoredBytesMax, kPayloadRawBytesMax};
   // Of one payload decoded, of all that wait for their turn, and of the attempt's record of items.
   std::uint64_t decoded_bytes_max = 4 * kGiB;
-  Bytes key;                                   // of payloads' digests; see Payload::read
-  bool post_apply_checks = false;              // paper A.12
-  bool prefer_scratch = false;  // traced tensors take the scratch path too (to compare the two)
+  Bytes key;                       // of payloads' digests; see Payload::read
+  bool post_apply_checks = false;  // paper A.12
+  bool prefer_scratch = false;     // traced tensors take the scratch path too (to compare the two)
 };
 
 // Copies words [first, first + out.size() / width) of canonical tensor `tensor` to `out`.

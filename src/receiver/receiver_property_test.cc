@@ -31,8 +31,8 @@ std::string refit_once(std::uint64_t seed, RefitOptions options) {
   const std::vector<Bytes> before = rank.parameters();
   options.receiver.owners = refit.boxes;
   const std::unique_ptr<Executor> executor = make_executor(options.threads);
-  auto made = Receiver::create(refit.catalogue, rank.loader, rank.memory, *executor,
-                               options.receiver);
+  auto made =
+      Receiver::create(refit.catalogue, rank.loader, rank.memory, *executor, options.receiver);
   if (!made.ok()) return made.status().message();
   Receiver& receiver = **made;
   status = receiver.prewarm();

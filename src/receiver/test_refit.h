@@ -110,7 +110,8 @@ class TestRefit {
       make_words(tensor);
       make_boxes(tensor);
       styles_.push_back(static_cast<Style>(random_.below(kStyles)));
-      if (styles_.back() == kCast && catalogue[tensor].dtype != Dtype::kBF16) styles_.back() = kCopy;
+      if (styles_.back() == kCast && catalogue[tensor].dtype != Dtype::kBF16)
+        styles_.back() = kCopy;
       if (styles_.back() == kDouble && catalogue[tensor].dtype != Dtype::kF32) {
         styles_.back() = kTranspose;
       }
@@ -263,9 +264,8 @@ class TestRefit {
         case kDouble: {
           DCR_TRY(loader->copy(hook, p, value));
           DCR_ASSIGN(const TensorView made,
-                     loader->temporary(p, [](std::uint64_t word, std::uint64_t) {
-                       return doubled_f32(word);
-                     }));
+                     loader->temporary(
+                         p, [](std::uint64_t word, std::uint64_t) { return doubled_f32(word); }));
           DCR_TRY(loader->copy(hook, p, made));
           break;
         }

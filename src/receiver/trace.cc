@@ -127,9 +127,9 @@ bool same_event(const LoaderEvent& event, std::uint64_t given, const TracedWrite
 struct Seen {
   std::array<std::uint64_t, 2> fills{};  // by code
   std::array<Digest, 2> contents{};
-  bool holds = true;         // the source is what its geometry, the guess or the list says
-  bool geometry = false;     // there is a geometry: a view of the given tensor
-  bool unresolved = false;   // a copy from a temporary that may hold canonical elements
+  bool holds = true;        // the source is what its geometry, the guess or the list says
+  bool geometry = false;    // there is a geometry: a view of the given tensor
+  bool unresolved = false;  // a copy from a temporary that may hold canonical elements
   std::vector<std::uint64_t> corners;  // canonical index at the first element, then one step along
                                        // each dimension
   std::optional<Box> guess;            // canonical word → source word
@@ -185,7 +185,8 @@ class Tracer::Recorder final : public LoaderHook {
 
  private:
   Status invalid(const std::string& what) const {
-    return Status(Code::kMismatch, "tensor " + quoted_name(work_.tensor.name) + ": the loader " + what,
+    return Status(Code::kMismatch,
+                  "tensor " + quoted_name(work_.tensor.name) + ": the loader " + what,
                   work_.tensor.name);
   }
 
@@ -203,7 +204,8 @@ class Tracer::Recorder final : public LoaderHook {
       work_.refuse("two loads of it wrote differently");
       return {};
     }
-    if (event.kind == LoaderEventKind::kFill && code_ < 2) work_.seen[at].fills[code_] = event.fill_word;
+    if (event.kind == LoaderEventKind::kFill && code_ < 2)
+      work_.seen[at].fills[code_] = event.fill_word;
     if (event.kind == LoaderEventKind::kCopy && !to_given) return inspect_(at, event);
     return {};
   }
@@ -378,9 +380,9 @@ Status Tracer::verify(Work& work) {
     if (seen.unresolved) seen.holds = seen.guess || !seen.list.empty();
   }
   for (unsigned number = 0; number < 2 + kSpecialWords && !work.refused(); ++number) {
-    const ProbePattern pattern =
-        number < 2 ? ProbePattern{ProbePattern::Kind::kCode, number}
-                   : ProbePattern{ProbePattern::Kind::kSpecial, number - 2};
+    const ProbePattern pattern = number < 2
+                                     ? ProbePattern{ProbePattern::Kind::kCode, number}
+                                     : ProbePattern{ProbePattern::Kind::kSpecial, number - 2};
     const bool any = std::any_of(work.seen.begin(), work.seen.end(),
                                  [](const Seen& one) { return one.unresolved && one.holds; });
     if (!any) break;

@@ -43,7 +43,8 @@ struct Trial::Words {
     const FloatBits fields = float_bits(dtype);
     if (dtype == Dtype::kBool) return bits & 1;
     if (arbitrary && bits % 3 == 0) {
-      return probe_word({ProbePattern::Kind::kSpecial, static_cast<unsigned>(bits >> 8 & 7)}, dtype, 0);
+      return probe_word({ProbePattern::Kind::kSpecial, static_cast<unsigned>(bits >> 8 & 7)}, dtype,
+                        0);
     }
     if (fields.width == 0 || arbitrary) return bits;
     // Of either sign, between 1/8 and 32.
