@@ -64,16 +64,23 @@ std::string encode_and_apply() {
   return digest_text(encoded.finish()) + " " + digest_text(blake2b(stored));
 }
 
+// The encoder chooses by integers, so these words give these streams on every machine. A change
+// here is a change of what is sent.
+constexpr const char* kStreams = "021881a60ae1530d22c4cc9449fd3fe4";
+
 TEST(ItemIsa, EveryKernelSetMakesTheSamePayload) {
+  if (!can_fork()) {
+    // Of this process's kernels, which the test's run chose.
+    EXPECT_EQ(encode_and_apply().substr(0, 32), kStreams);
+    return;
+  }
   const std::string scalar = run_with_isa("scalar", encode_and_apply);
   ASSERT_EQ(scalar.size(), 65u) << scalar;
   for (const Kernels* set : supported_kernels()) {
     std::printf("%s\n", set->name);
     EXPECT_EQ(run_with_isa(set->name, encode_and_apply), scalar) << set->name;
   }
-  // The encoder chooses by integers, so these words give these streams on every machine. A change
-  // here is a change of what is sent.
-  EXPECT_EQ(scalar.substr(0, 32), "021881a60ae1530d22c4cc9449fd3fe4");
+  EXPECT_EQ(scalar.substr(0, 32), kStreams);
 }
 
 }  // namespace

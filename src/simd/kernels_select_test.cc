@@ -38,6 +38,7 @@ TEST(SelectKernels, SupportedSetsHaveDistinctNamesScalarFirst) {
 }
 
 TEST(SelectKernels, BestOfTheVectorSetsByDefault) {
+  if (!can_fork()) GTEST_SKIP() << "no children under emulation";
   const std::vector<const Kernels*> all = supported_kernels();
   const std::string best = all[all.size() > 1 ? 1 : 0]->name;
   const std::string chosen = run_with_isa(nullptr, select_and_tell);
@@ -47,6 +48,7 @@ TEST(SelectKernels, BestOfTheVectorSetsByDefault) {
 }
 
 TEST(SelectKernels, EachSupportedOneCanBeForced) {
+  if (!can_fork()) GTEST_SKIP() << "no children under emulation";
   for (const Kernels* one : supported_kernels()) {
     const std::string chosen = run_with_isa(one->name, select_and_tell);
     std::printf("DCR_FORCE_ISA=%s ran %s\n", one->name, chosen.c_str());
@@ -55,6 +57,7 @@ TEST(SelectKernels, EachSupportedOneCanBeForced) {
 }
 
 TEST(SelectKernels, AnUnsupportedOneIsRefusedNamingTheSupportedOnes) {
+  if (!can_fork()) GTEST_SKIP() << "no children under emulation";
   for (const std::string forced : {"Z14", "avx2", "AVX2 ", "scalar,"}) {
     EXPECT_EQ(run_with_isa(forced.c_str(), select_and_tell),
               "unsupported: DCR_FORCE_ISA=" + forced +
