@@ -77,7 +77,8 @@ TEST_F(GeometryTest, GroupsAndPieces) {
 TEST_F(GeometryTest, SelectsWhatChangesReach) {
   const auto geometry = Geometry::make(catalogue_, ranks_).value();
   const FlagLayout& layout = geometry->flags();
-  const auto select = [&](std::vector<std::size_t> raised, std::vector<Need> needs = {}) {
+  const auto select = [&](const std::vector<std::size_t>& raised,
+                          const std::vector<Need>& needs = {}) {
     std::vector<std::uint8_t> flags(layout.count, 0);
     for (const std::size_t flag : raised) flags[flag] = 1;
     return geometry->select(flags, needs);

@@ -113,7 +113,7 @@ Status OwnerGroup::reduce(std::span<std::uint8_t> flags) {
 // Waits for all ranks and learns whether one failed.
 Status OwnerGroup::meet(const Status& status) {
   std::uint8_t failed = status.ok() ? 0 : 1;
-  const Status met = reduce({&failed, 1});
+  Status met = reduce({&failed, 1});
   if (!status.ok()) return status;
   if (!met.ok()) return met;
   return failed != 0 ? other_failed() : Status();
@@ -245,7 +245,7 @@ Status OwnerGroup::commit(std::uint64_t version) {
                                  " is not the one that was prepared last"};
   }
   for (Owner* owner : owners_) owner->begin_commit(options_.spans);
-  const Status status = update_baselines();
+  Status status = update_baselines();
   for (Owner* owner : owners_) {
     if (status.ok()) {
       owner->finish_commit();
@@ -260,7 +260,7 @@ Status OwnerGroup::update_baselines() {
   std::vector<Lane> lanes;
   lanes.reserve(owners_.size());
   for (Owner* owner : owners_) lanes.push_back(owner->storing());
-  const Status status = scan(lanes, kStageCommit);
+  Status status = scan(lanes, kStageCommit);
   if (!residual()) return status;
   // Which pieces changed is known where they were compared; who converts them must know too.
   std::vector<std::uint8_t> flags(1 + converted_.size(), 0);

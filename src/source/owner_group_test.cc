@@ -109,7 +109,7 @@ void run_transitions(std::uint64_t seed) {
 }
 
 TEST(OwnerGroup, EveryAttemptGivesTheDenseExport) {
-  for (std::uint64_t seed = 0; seed < campaign_cases(2000); ++seed) {
+  for (std::uint64_t seed = 0; seed < campaign_cases(4000); ++seed) {
     run_transitions(seed);
     if (testing::Test::HasFatalFailure()) return;
   }

@@ -44,6 +44,10 @@ inline void counted_free(void* memory) {
 // NOLINTBEGIN(misc-definitions-in-headers)
 void* operator new(std::size_t bytes) { return dcr::counted_allocation(bytes); }
 void* operator new[](std::size_t bytes) { return dcr::counted_allocation(bytes); }
+// What std::stable_sort asks for.
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  return dcr::counted_allocation(bytes);
+}
 void operator delete(void* memory) noexcept { dcr::counted_free(memory); }
 void operator delete[](void* memory) noexcept { dcr::counted_free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { dcr::counted_free(memory); }
