@@ -28,12 +28,6 @@ namespace dcr {
 class CancelToken;
 class FileSystem;
 
-struct Progress {
-  const char* stage;         // "diff", "check", "apply", "verify"
-  std::uint64_t bytes_done;  // of tensor data
-  std::uint64_t bytes_total;
-};
-
 struct DeltaOptions {
   std::uint64_t memory_bytes_max = std::uint64_t{1}
                                    << 30;  // working memory; at least kMemoryBytesMin

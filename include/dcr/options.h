@@ -9,6 +9,13 @@ namespace dcr {
 // The format version that this build writes and reads (docs/FORMAT.md).
 inline constexpr std::uint32_t kFormatVersion = 0;
 
+// How far a stage of a long call is: what the callbacks named `progress` get.
+struct Progress {
+  const char* stage;         // "diff", "check", "apply", "verify", …
+  std::uint64_t bytes_done;  // of tensor data
+  std::uint64_t bytes_total;
+};
+
 // How a change is written into the resident bits (paper §5; docs/FORMAT.md "Encodings"). The
 // numbers are on the wire.
 enum class Encoding : std::uint8_t {

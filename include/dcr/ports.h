@@ -67,7 +67,7 @@ struct TargetChanges {
     bool operator==(const Dimension&) const = default;
   };
   std::uint64_t first = 0;
-  std::uint64_t offset = 0;  // of the word with index `begin` in every dimension
+  std::uint64_t offset = 0;     // of the word with index `begin` in every dimension
   std::vector<Dimension> dims;  // the product of the sizes is below kGridSizeMax
 };
 

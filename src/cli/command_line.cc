@@ -14,13 +14,14 @@ namespace dcr {
 namespace {
 
 constexpr const char* kExitCodesText =
-    "Exit codes: 0 done, 1 differs (verify), 2 usage, 3 bad or mismatched input,\n"
+    "Exit codes: 0 done, 1 differs (verify, refit), 2 usage, 3 bad or mismatched input,\n"
     "4 I/O error or signal (nothing unfinished is left behind).";
 
 // The words of options that need more than CLI11 checks.
 struct Words {
   std::string memory = fmt::format("{}", DeltaOptions().memory_bytes_max);
   std::vector<std::string> paths;  // of apply: deltas, then the base
+  std::string mode = "write";      // of refit
 };
 
 void add_common_options(CLI::App& command, CommandLine& line, Words& words) {
@@ -105,6 +106,44 @@ void add_inspect(CLI::App& app, CommandLine& line, Words& words) {
   inspect->callback([&line] { line.command = Command::kInspect; });
 }
 
+void add_refit(CLI::App& app, CommandLine& line, Words& words) {
+  CLI::App* refit = app.add_subcommand(
+      "refit",
+      "Refit sharded receivers that hold OLD from sharded owners that hold NEW, all in this\n"
+      "process, and compare every byte with a dense load of NEW");
+  refit->add_option("OLD", line.old_path, "A .safetensors file or a checkpoint directory")
+      ->required()
+      ->type_name("");
+  refit->add_option("NEW", line.new_path, "The same after training")->required()->type_name("");
+  CLI::Option* layout =
+      refit->add_option("--layout", line.owners.file, "What each owner holds: a layout file");
+  layout->type_name("FILE");
+  refit
+      ->add_option("--owners", line.owners.generate,
+                   "Or what to generate it from: fsdp:N, tp:N, tp:N,dp:M, ep:N (default fsdp:8)")
+      ->type_name("SPEC")
+      ->excludes(layout);
+  CLI::Option* loader = refit->add_option("--loader", line.receivers.file,
+                                          "How each receiver's loader places: a layout file");
+  loader->type_name("FILE");
+  refit
+      ->add_option("--receivers", line.receivers.generate,
+                   "Or what to generate it from: fused-tp:N (default fused-tp:8)")
+      ->type_name("SPEC")
+      ->excludes(loader);
+  refit
+      ->add_option("--mode", words.mode,
+                   "write (the default), or verify: receivers compare NEW and write nothing")
+      ->type_name("MODE")
+      ->check(CLI::IsMember({"write", "verify"}).description(""));
+  refit
+      ->add_option("--arena", line.arena_directory,
+                   "Keep weights and baselines in mapped files here instead of in memory")
+      ->type_name("DIRECTORY");
+  add_common_options(*refit, line, words);
+  refit->callback([&line] { line.command = Command::kRefit; });
+}
+
 Status usage(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
 
 // Splits the paths of apply and checks that it has one place to write to.
@@ -134,6 +173,7 @@ Status finish(CommandLine& line, Words& words) {
     return usage("diff needs -o FILE for the delta file to write");
   }
   if (line.command == Command::kApply) return finish_apply(line, words);
+  line.refit_verify = words.mode == "verify";
   if (line.command == Command::kInspect) line.deltas = {std::exchange(line.base, {})};
   return {};
 }
@@ -157,8 +197,9 @@ std::vector<std::string> reversed_arguments(int argc, const char* const* argv) {
 Result<CommandLine> parse_command_line(int argc, const char* const* argv) {
   CommandLine line;
   Words words;
-  CLI::App app("Exact differences of model checkpoints: made, applied, verified and inspected.",
-               "dcr");
+  CLI::App app(
+      "Exact differences of model checkpoints: made, applied, verified, inspected, and refitted.",
+      "dcr");
   app.set_version_flag("--version",
                        fmt::format("dcr {} (delta format version {})", DCR_VERSION, kFormatVersion),
                        "Print the version of the program and of the delta format");
@@ -168,6 +209,7 @@ Result<CommandLine> parse_command_line(int argc, const char* const* argv) {
   add_apply(app, line, words);
   add_verify(app, line, words);
   add_inspect(app, line, words);
+  add_refit(app, line, words);
   try {
     app.parse(reversed_arguments(argc, argv));
   } catch (const CLI::Success& success) {
@@ -207,6 +249,8 @@ std::string_view command_name(Command command) {
       return "verify";
     case Command::kInspect:
       return "inspect";
+    case Command::kRefit:
+      return "refit";
   }
   return "";
 }

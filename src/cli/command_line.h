@@ -6,22 +6,27 @@
 #include <vector>
 
 #include "dcr/delta.h"
+#include "dcr/refit.h"
 #include "dcr/status.h"
 
 namespace dcr {
 
-enum class Command : std::uint8_t { kText, kDiff, kApply, kVerify, kInspect };
+enum class Command : std::uint8_t { kText, kDiff, kApply, kVerify, kInspect, kRefit };
 
 struct CommandLine {
   Command command = Command::kText;
   std::string text;  // kText: the help or version to print, nothing else to do
 
-  std::string old_path, new_path;   // kDiff; kVerify compares these two
-  std::vector<std::string> deltas;  // kApply: the chain in its order; kInspect: one
-  std::string base;                 // kApply
-  std::string output;               // kDiff; kApply unless in place
-  bool in_place = false;            // kApply
-  bool compare_files = false;       // kVerify
+  std::string old_path, new_path;              // kDiff, kRefit; kVerify compares these two
+  std::vector<std::string> deltas;             // kApply: the chain in its order; kInspect: one
+  std::string base;                            // kApply
+  std::string output;                          // kDiff; kApply unless in place
+  bool in_place = false;                       // kApply
+  bool compare_files = false;                  // kVerify
+  RefitLayout owners = RefitOptions().owners;  // kRefit
+  RefitLayout receivers = RefitOptions().receivers;  // kRefit
+  bool refit_verify = false;                         // kRefit: compare, write nothing
+  std::string arena_directory;                       // kRefit
   bool force = false;
   bool json = false;
   unsigned threads = 0;  // 0: one per processor

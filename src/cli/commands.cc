@@ -7,8 +7,11 @@
 
 #include "cli/inspect_text.h"
 #include "cli/json.h"
+#include "cli/refit_text.h"
 #include "cli/text.h"
 #include "dcr/delta.h"
+#include "dcr/refit.h"
+#include "runtime/clock.h"
 
 namespace dcr {
 namespace {
@@ -146,6 +149,8 @@ Result<Outcome> call(const CommandLine& line, const DeltaOptions& options,
       DCR_ASSIGN(auto result, verify(line.old_path, line.new_path, what, options));
       return verify_outcome(line, result, measure());
     }
+    case Command::kRefit:
+      break;  // has options of its own
     case Command::kInspect: {
       DCR_ASSIGN(auto result, inspect(line.deltas.front(), options));
       return inspect_outcome(line, result, measure());
@@ -154,10 +159,45 @@ Result<Outcome> call(const CommandLine& line, const DeltaOptions& options,
   return Status(Code::kInternal, "a command line without a command was run");
 }
 
+// The shell's clock, as the library counts.
+class CommandClock final : public Clock {
+ public:
+  explicit CommandClock(const std::function<double()>& seconds) : seconds_(seconds) {}
+  std::uint64_t nanoseconds() override { return static_cast<std::uint64_t>(1e9 * seconds_()); }
+
+ private:
+  const std::function<double()>& seconds_;
+};
+
+Result<Outcome> call_refit(const CommandLine& line, const CancelToken* cancel,
+                           const std::function<double()>& seconds, ProgressReporter& progress) {
+  CommandClock clock(seconds);
+  RefitOptions options;
+  options.owners = line.owners;
+  options.receivers = line.receivers;
+  options.verify = line.refit_verify;
+  options.memory_bytes_max = line.memory_bytes_max;
+  options.threads = line.threads;
+  options.arena_directory = line.arena_directory;
+  options.cancel = cancel;
+  options.clock = &clock;
+  options.progress = [&](const Progress& now) { progress.update(now); };
+  const double start = seconds();
+  DCR_ASSIGN(const RefitResult result, refit(line.old_path, line.new_path, options));
+  const Measured measured{seconds() - start, progress.bytes_done(), peak_rss_bytes()};
+  Outcome outcome;
+  const bool equal = result.differing_bytes == 0 && result.resident_different == 0;
+  outcome.exit_code = equal ? kExitDone : kExitDiffers;
+  outcome.text = line.json ? refit_json(result, measured)
+                           : refit_text(line.refit_verify, result, measured.seconds);
+  return outcome;
+}
+
 }  // namespace
 
 Result<Outcome> run_command(const CommandLine& line, const CancelToken* cancel,
                             const std::function<double()>& seconds, ProgressReporter& progress) {
+  if (line.command == Command::kRefit) return call_refit(line, cancel, seconds, progress);
   DeltaOptions options;
   options.memory_bytes_max = line.memory_bytes_max;
   options.threads = line.threads;

@@ -135,6 +135,50 @@ std::string inspect_json(const InspectResult& result, const Measured& measured) 
   return print(json);
 }
 
+std::string refit_json(const RefitResult& result, const Measured& measured) {
+  Json not_traced = Json::array();
+  for (const RefitPath& path : result.not_traced) {
+    not_traced.push_back({{"tensor", path.tensor},
+                          {"receiver", path.rank},
+                          {"path", path.path},
+                          {"reason", path.reason}});
+  }
+  Json stages = Json::array();
+  for (const RefitStage& stage : result.stages) {
+    stages.push_back(
+        {{"name", stage.name}, {"wall_seconds", stage.wall}, {"busy_seconds", stage.busy}});
+  }
+  Json json;
+  json["equal"] = result.differing_bytes == 0;
+  json["owners"] = result.owners;
+  json["receivers"] = result.receivers;
+  json["tensors"] = result.tensors;
+  json["elements"] = result.elements;
+  json["changed"] = result.changed;
+  json["change_rate"] = change_rate(result.changed, result.elements);
+  json["canonical_change_rate"] = change_rate(result.canonical_changed, result.canonical_elements);
+  json["model_bytes"] = result.model_bytes;
+  json["payloads"] = result.payloads;
+  json["payload_bytes"] = result.payload_bytes;
+  json["encodings"] = result.encodings;
+  json["destinations"] = result.destinations;
+  json["owned_bytes_max"] = result.owned_bytes_max;
+  json["owned_bytes_mean"] = result.owned_bytes_mean;
+  json["paths"] = result.paths;
+  json["not_traced"] = std::move(not_traced);
+  json["stages"] = std::move(stages);
+  json["startup_seconds"] = result.startup_seconds;
+  json["refit_seconds"] = result.refit_seconds;
+  json["owner_memory_bytes"] = result.owner_memory_bytes;
+  json["receiver_memory_bytes"] = result.receiver_memory_bytes;
+  json["resident_different"] = result.resident_different;
+  json["compared_bytes"] = result.compared_bytes;
+  json["differing_bytes"] = result.differing_bytes;
+  json["differing"] = result.differing;
+  add_measured(json, measured);
+  return print(json);
+}
+
 std::string error_json(const Status& error) {
   Json json;
   json["code"] = code_name(error.code());

@@ -5,6 +5,7 @@
 
 #include "cli/commands.h"
 #include "dcr/delta.h"
+#include "dcr/refit.h"
 #include "dcr/status.h"
 
 namespace dcr {
@@ -15,6 +16,7 @@ std::string apply_json(const CommandLine& line, const ApplyResult& result,
                        const Measured& measured);
 std::string verify_json(const VerifyResult& result, const Measured& measured);
 std::string inspect_json(const InspectResult& result, const Measured& measured);
+std::string refit_json(const RefitResult& result, const Measured& measured);
 
 // {"error": {"code", "message", "tensor"?}}
 std::string error_json(const Status& error);

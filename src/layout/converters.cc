@@ -8,9 +8,9 @@
 #include "base/checked.h"
 #include "base/digest.h"
 #include "layout/local_tensor.h"
-#include "layout/view.h"
 #include "tensor/cast.h"
 #include "tensor/text.h"
+#include "tensor/view.h"
 
 namespace dcr {
 

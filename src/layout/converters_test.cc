@@ -8,10 +8,10 @@
 
 #include "base/prng.h"
 #include "layout/shard.h"
-#include "layout/test_memory.h"
 #include "layout/test_random_layout.h"
 #include "tensor/cast.h"
 #include "tests/support/campaign.h"
+#include "tests/support/test_memory.h"
 
 namespace dcr {
 namespace {

@@ -6,8 +6,8 @@
 #include "layout/owner_plan.h"
 #include "layout/receiver_plan.h"
 #include "layout/reference_loader.h"
-#include "layout/test_memory.h"
 #include "tests/support/campaign.h"
+#include "tests/support/test_memory.h"
 
 namespace dcr {
 namespace {

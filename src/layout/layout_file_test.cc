@@ -8,8 +8,8 @@
 #include "base/prng.h"
 #include "layout/owner_plan.h"
 #include "layout/receiver_plan.h"
-#include "layout/test_memory.h"
 #include "tests/support/campaign.h"
+#include "tests/support/test_memory.h"
 
 namespace dcr {
 namespace {

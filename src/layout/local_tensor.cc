@@ -6,9 +6,9 @@
 
 #include "base/checked.h"
 #include "base/limits.h"
-#include "layout/view.h"
 #include "tensor/cast.h"
 #include "tensor/text.h"
+#include "tensor/view.h"
 
 namespace dcr {
 

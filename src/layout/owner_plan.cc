@@ -9,8 +9,8 @@
 #include "base/assert.h"
 #include "base/checked.h"
 #include "layout/local_tensor.h"
-#include "layout/view.h"
 #include "tensor/text.h"
+#include "tensor/view.h"
 
 namespace dcr {
 

@@ -8,8 +8,8 @@
 
 #include "base/assert.h"
 #include "layout/local_tensor.h"
-#include "layout/view.h"
 #include "tensor/text.h"
+#include "tensor/view.h"
 
 namespace dcr {
 

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "base/bytes.h"
-#include "layout/view.h"
 #include "tensor/cast.h"
 #include "tensor/text.h"
+#include "tensor/view.h"
 
 namespace dcr {
 

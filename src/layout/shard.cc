@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "layout/view.h"
 #include "tensor/cast.h"
 #include "tensor/text.h"
+#include "tensor/view.h"
 
 namespace dcr {
 

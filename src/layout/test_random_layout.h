@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/prng.h"
-#include "layout/test_memory.h"
 #include "tensor/catalogue.h"
+#include "tests/support/test_memory.h"
 
 namespace dcr {
 

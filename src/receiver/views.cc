@@ -9,12 +9,6 @@
 
 namespace dcr {
 
-std::uint64_t view_words(const TensorView& view) {
-  std::uint64_t words = 1;
-  for (const std::uint64_t size : view.sizes) words *= size;
-  return words;
-}
-
 Box view_box(const TensorView& view) {
   Box box{0, view.offset, {}};
   std::uint64_t elements = 1;

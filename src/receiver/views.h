@@ -11,13 +11,12 @@
 #include "dcr/status.h"
 #include "tensor/box.h"
 #include "tensor/catalogue.h"
+#include "tensor/view.h"
 
 namespace dcr {
 
 // Bytes that are read or written at a time.
 inline constexpr std::uint64_t kViewBlockBytes = std::uint64_t{1} << 18;
-
-std::uint64_t view_words(const TensorView& view);
 
 // The view's elements, counted in the order of its indices → words of its storage.
 Box view_box(const TensorView& view);

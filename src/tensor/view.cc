@@ -1,4 +1,4 @@
-#include "layout/view.h"
+#include "tensor/view.h"
 
 #include <algorithm>
 

@@ -1,10 +1,10 @@
-#include "layout/view.h"
+#include "tensor/view.h"
 
 #include <gtest/gtest.h>
 
 #include "base/prng.h"
-#include "layout/test_memory.h"
 #include "tests/support/campaign.h"
+#include "tests/support/test_memory.h"
 
 namespace dcr {
 namespace {

@@ -11,7 +11,7 @@
 #include "base/bytes.h"
 #include "dcr/ports.h"
 #include "layout/canonical_reader.h"
-#include "layout/view.h"
+#include "tensor/view.h"
 #include "tensor/catalogue.h"
 
 namespace dcr {

@@ -1,0 +1,293 @@
+// The function of dcr/refit.h.
+#include "dcr/refit.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "api/refit_context.h"
+#include "api/refit_owners.h"
+#include "api/refit_receivers.h"
+#include "dcr/delta.h"
+#include "layout/generators.h"
+#include "layout/layout_file.h"
+#include "runtime/file.h"
+#include "simd/kernels.h"
+
+namespace dcr {
+namespace {
+
+constexpr unsigned kThreadsMax = 1024;
+constexpr std::uint64_t kBaseVersion = 1;
+constexpr std::uint64_t kTargetVersion = 2;
+constexpr std::uint64_t kCandidate = 1;
+
+Status check_options(const RefitOptions& options) {
+  if (options.memory_bytes_max < kMemoryBytesMin) {
+    return Status(Code::kInvalidArgument, "a memory limit of " +
+                                              std::to_string(options.memory_bytes_max) +
+                                              " bytes is too small; at least " +
+                                              std::to_string(kMemoryBytesMin) + " are needed");
+  }
+  if (options.threads > kThreadsMax) {
+    return Status(Code::kInvalidArgument, std::to_string(options.threads) +
+                                              " threads are above the limit of " +
+                                              std::to_string(kThreadsMax));
+  }
+  return select_kernels().status();
+}
+
+Result<Catalogue> make_catalogue(const Checkpoint& checkpoint) {
+  std::vector<CanonicalTensor> tensors;
+  for (const CheckpointTensor& tensor : checkpoint.tensors) {
+    tensors.push_back({tensor.name, tensor.dtype, tensor.shape, 0});
+  }
+  return Catalogue::make(std::move(tensors));
+}
+
+// A refit changes values, never names, dtypes or shapes.
+Status check_same_tensors(const Checkpoint& old_one, const Checkpoint& new_one) {
+  const auto describe = [](const CheckpointTensor& tensor) {
+    return std::string(dtype_name(tensor.dtype)) + " " + shape_text(tensor.shape);
+  };
+  const std::size_t count = std::max(old_one.tensors.size(), new_one.tensors.size());
+  for (std::size_t i = 0; i < count; ++i) {
+    const CheckpointTensor* a = i < old_one.tensors.size() ? &old_one.tensors[i] : nullptr;
+    const CheckpointTensor* b = i < new_one.tensors.size() ? &new_one.tensors[i] : nullptr;
+    if (b == nullptr || (a != nullptr && a->name < b->name)) {
+      return Status(Code::kMismatch, "the new checkpoint has no tensor " + a->name, a->name);
+    }
+    if (a == nullptr || b->name < a->name) {
+      return Status(Code::kMismatch, "the old checkpoint has no tensor " + b->name, b->name);
+    }
+    if (a->dtype != b->dtype || a->shape != b->shape) {
+      return Status(Code::kMismatch,
+                    a->name + " is " + describe(*a) + " in the old checkpoint and " + describe(*b) +
+                        " in the new one",
+                    a->name);
+    }
+  }
+  return {};
+}
+
+std::string name_of(const RefitLayout& layout) {
+  return layout.file.empty() ? layout.generate : layout.file;
+}
+
+Result<std::string> read_layout(const RefitContext& context, const std::string& path) {
+  FileSystem& files =
+      context.options.files != nullptr ? *context.options.files : posix_file_system();
+  DCR_ASSIGN(const Bytes bytes, read_file(files, path, kLayoutBytesMax));
+  return std::string(bytes.begin(), bytes.end());
+}
+
+// Keeps payloads until they are applied, as an object store would.
+class PayloadStore {
+ public:
+  explicit PayloadStore(std::uint32_t owners) {
+    for (std::uint32_t owner = 0; owner < owners; ++owner) sinks_.emplace_back(owner);
+  }
+
+  std::vector<PayloadSink*> sinks() {
+    std::vector<PayloadSink*> sinks;
+    for (Sink& sink : sinks_) sinks.push_back(&sink);
+    return sinks;
+  }
+
+  // All of them in declared order: by number, then by owner.
+  std::vector<StoredPayload> take() {
+    std::vector<StoredPayload> payloads;
+    for (Sink& sink : sinks_) {
+      std::move(sink.payloads.begin(), sink.payloads.end(), std::back_inserter(payloads));
+      sink.payloads.clear();
+    }
+    std::sort(payloads.begin(), payloads.end(), [](const StoredPayload& a, const StoredPayload& b) {
+      return std::pair(a.number, a.owner) < std::pair(b.number, b.owner);
+    });
+    return payloads;
+  }
+
+ private:
+  struct Sink final : PayloadSink {
+    explicit Sink(std::uint32_t of) : owner(of) {}
+    Status send(std::uint64_t number, std::span<const std::uint8_t> bytes) override {
+      payloads.push_back({number, owner, Bytes(bytes.begin(), bytes.end())});
+      return {};
+    }
+    std::uint32_t owner;
+    std::vector<StoredPayload> payloads;
+  };
+
+  std::vector<Sink> sinks_;
+};
+
+std::vector<RefitStage> stages_of(const std::vector<Span>& spans) {
+  struct Extent {
+    std::uint64_t begin = ~std::uint64_t{0}, end = 0, busy = 0;
+  };
+  std::map<std::string, Extent> extents;
+  for (const Span& span : spans) {
+    Extent& extent = extents[span.stage];
+    extent.begin = std::min(extent.begin, span.begin_ns);
+    extent.end = std::max(extent.end, span.end_ns);
+    extent.busy += span.end_ns - span.begin_ns;
+  }
+  std::vector<std::pair<std::uint64_t, RefitStage>> ordered;
+  for (const auto& [name, extent] : extents) {
+    ordered.push_back({extent.begin,
+                       {name, 1e-9 * static_cast<double>(extent.end - extent.begin),
+                        1e-9 * static_cast<double>(extent.busy)}});
+  }
+  std::sort(ordered.begin(), ordered.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<RefitStage> stages;
+  for (auto& [begin, stage] : ordered) stages.push_back(std::move(stage));
+  return stages;
+}
+
+class Refit {
+ public:
+  Refit(const RefitContext& context, const Checkpoint& old_one, const Checkpoint& new_one)
+      : context_(context), old_(old_one), new_(new_one) {}
+
+  Result<RefitResult> run() {
+    const double start = seconds();
+    DCR_TRY(start_up());
+    add_stages();
+    result_.startup_seconds = seconds() - start;
+    DCR_TRY(owners_->load(new_));
+    context_.spans.take();
+    const double begin = seconds();
+    DCR_TRY(transition());
+    result_.refit_seconds = seconds() - begin;
+    add_stages();
+    receivers_->report(&result_);
+    DCR_TRY(receivers_->compare(context_.options.verify ? old_ : new_, &result_));
+    return std::move(result_);
+  }
+
+ private:
+  double seconds() const {
+    Clock* const clock = context_.options.clock;
+    return clock == nullptr ? 0 : 1e-9 * static_cast<double>(clock->nanoseconds());
+  }
+
+  Result<Layout> owner_layout() const {
+    const RefitLayout& layout = context_.options.owners;
+    DCR_ASSIGN(const std::string text,
+               layout.file.empty() ? generate_owner_layout(context_.catalogue, layout.generate)
+                                   : read_layout(context_, layout.file));
+    auto parsed = parse_owner_layout(text);
+    return parsed.ok() ? std::move(parsed) : parsed.status().with_context(name_of(layout));
+  }
+  Result<Layout> receiver_layout() const {
+    const RefitLayout& layout = context_.options.receivers;
+    DCR_ASSIGN(const std::string text,
+               layout.file.empty() ? generate_receiver_layout(context_.catalogue, layout.generate)
+                                   : read_layout(context_, layout.file));
+    auto parsed = parse_receiver_layout(text);
+    return parsed.ok() ? std::move(parsed) : parsed.status().with_context(name_of(layout));
+  }
+
+  // Owners and receivers that hold OLD.
+  Status start_up() {
+    DCR_ASSIGN(const Layout of_owners, owner_layout());
+    DCR_ASSIGN(const Layout of_receivers, receiver_layout());
+    DCR_ASSIGN(owners_, RefitOwners::create(context_, of_owners));
+    DCR_ASSIGN(receivers_, RefitReceivers::create(context_, of_receivers, owners_->boxes()));
+    DCR_TRY(owners_->load(old_));
+    DCR_TRY(owners_->group().initialize(kBaseVersion));
+    DCR_TRY(receivers_->load(old_));
+    return receivers_->prewarm(old_);
+  }
+
+  // From the first comparison to the new baseline.
+  Status transition() {
+    Attempt attempt;
+    attempt.run = context_.catalogue.schema();
+    attempt.attempt = 1;
+    attempt.candidate = kCandidate;
+    attempt.base_version = kBaseVersion;
+    attempt.target_version = kTargetVersion;
+    attempt.needs = receivers_->needs();
+    const bool verify = context_.options.verify;
+    attempt.mode = verify ? AttemptMode::kDense
+                   : context_.options.construction == RefitConstruction::kMixed
+                       ? AttemptMode::kMixed
+                       : AttemptMode::kOverwrite;
+    PayloadStore store(owners_->ranks());
+    const std::vector<PayloadSink*> sinks = store.sinks();
+    DCR_ASSIGN(const std::vector<PrepareResult> prepared, owners_->group().prepare(attempt, sinks));
+    std::vector<std::uint64_t> owner_payloads;
+    for (const PrepareResult& owner : prepared) owner_payloads.push_back(owner.pipeline.payloads);
+    AttemptHeader header{attempt.run, attempt.attempt, kBaseVersion, kTargetVersion,
+                         verify ? ApplyMode::kVerify : ApplyMode::kWrite};
+    DCR_TRY(receivers_->apply(header, store.take(), owner_payloads));
+    count(prepared);
+    if (!verify) return owners_->group().commit(kTargetVersion);
+    owners_->group().drop_attempt();
+    return {};
+  }
+
+  void count(const std::vector<PrepareResult>& prepared) {
+    result_.owners = owners_->ranks();
+    result_.tensors = context_.catalogue.size();
+    for (const CanonicalTensor& tensor : context_.catalogue.tensors()) {
+      result_.canonical_elements += tensor.words;
+      result_.model_bytes += tensor.words * word_bytes(tensor.dtype);
+    }
+    constexpr Encoding kEncodings[] = {Encoding::kOverwrite, Encoding::kXor, Encoding::kAdd};
+    std::uint64_t owned = 0;
+    for (std::uint32_t rank = 0; rank < prepared.size(); ++rank) {
+      const PrepareResult& made = prepared[rank];
+      const OwnerSizes& sizes = owners_->sizes(rank);
+      const std::uint64_t bytes = sizes.projected_bytes + sizes.residual_bytes;
+      result_.elements += sizes.source_elements;
+      result_.changed += made.changed_source_elements;
+      result_.canonical_changed += made.changed_projected_words + made.changed_residual_words;
+      result_.payloads += made.pipeline.payloads;
+      result_.payload_bytes += made.pipeline.payload_bytes;
+      for (const Encoding encoding : kEncodings) {
+        const std::uint64_t items =
+            made.pipeline.items_by_encoding[static_cast<unsigned>(encoding)];
+        if (items > 0) result_.encodings[encoding_name(encoding)] += items;
+      }
+      result_.owned_bytes_max = std::max(result_.owned_bytes_max, bytes);
+      owned += bytes;
+    }
+    result_.owned_bytes_mean =
+        static_cast<double>(owned) / static_cast<double>(std::max<std::size_t>(1, prepared.size()));
+    result_.owner_memory_bytes = context_.options.memory_bytes_max;
+  }
+
+  void add_stages() {
+    std::vector<RefitStage> stages = stages_of(context_.spans.take());
+    std::move(stages.begin(), stages.end(), std::back_inserter(result_.stages));
+  }
+
+  const RefitContext& context_;
+  const Checkpoint& old_;
+  const Checkpoint& new_;
+  std::unique_ptr<RefitOwners> owners_;
+  std::unique_ptr<RefitReceivers> receivers_;
+  RefitResult result_;
+};
+
+}  // namespace
+
+Result<RefitResult> refit(const std::string& old_path, const std::string& new_path,
+                          const RefitOptions& options) {
+  DCR_TRY(check_options(options));
+  FileSystem& files = options.files != nullptr ? *options.files : posix_file_system();
+  DCR_ASSIGN(const Checkpoint old_one, open_checkpoint(files, old_path));
+  DCR_ASSIGN(const Checkpoint new_one, open_checkpoint(files, new_path));
+  DCR_TRY(check_same_tensors(old_one, new_one));
+  DCR_ASSIGN(const Catalogue catalogue, make_catalogue(old_one));
+  const std::unique_ptr<Executor> executor = make_executor(
+      options.threads > 0 ? options.threads : std::min(processor_count(), kThreadsMax));
+  SpanRecorder spans(options.clock);
+  const RefitContext context{options, catalogue, *executor, spans};
+  return Refit(context, old_one, new_one).run();
+}
+
+}  // namespace dcr

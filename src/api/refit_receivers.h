@@ -1,0 +1,90 @@
+// The receivers of a refit in one process, with the parameters and native loaders that they serve.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "api/refit_context.h"
+#include "codec/payload.h"
+#include "dcr/status.h"
+#include "layout/receiver_plan.h"
+#include "layout/reference_loader.h"
+#include "receiver/host_memory.h"
+#include "receiver/receiver.h"
+#include "source/geometry.h"
+#include "tensor/checkpoint.h"
+
+namespace dcr {
+
+// A payload on its way, in the order in which it is applied.
+struct StoredPayload {
+  std::uint64_t number = 0;
+  std::uint32_t owner = 0;
+  Bytes bytes;
+};
+
+class RefitReceivers {
+ public:
+  // Of create().
+  explicit RefitReceivers(const RefitContext& context) : context_(context) {}
+
+  // `context` must outlive it. `owner_boxes`: what each owner may send. Errors: of the layout, the
+  // arenas and Receiver::create.
+  static Result<std::unique_ptr<RefitReceivers>> create(
+      const RefitContext& context, const Layout& layout,
+      const std::vector<std::vector<OwnerBox>>& owner_boxes);
+
+  std::uint32_t ranks() const { return static_cast<std::uint32_t>(ranks_.size()); }
+
+  // Loads the checkpoint densely through every rank's native loader.
+  Status load(const Checkpoint& checkpoint);
+
+  // Traces every rank's loader, and checks that parameters are what the loader makes of the
+  // checkpoint (P = L(W)). Error kUnsupported naming a refused tensor.
+  Status prewarm(const Checkpoint& checkpoint);
+
+  // What owners send of each canonical tensor, all ranks together.
+  std::vector<Need> needs() const;
+
+  // Applies payloads, in their order, on every rank. `owner_payloads`: how many each owner sent.
+  Status apply(const AttemptHeader& header, const std::vector<StoredPayload>& payloads,
+               const std::vector<std::uint64_t>& owner_payloads);
+
+  // Compares every byte of every storage with a dense load of the checkpoint.
+  Status compare(const Checkpoint& checkpoint, RefitResult* result);
+
+  // Fills in what concerns receivers.
+  void report(RefitResult* result) const;
+
+ private:
+  // One rank's parameters and loader.
+  struct Model {
+    ReceiverRank plan;
+    Arena weights;
+    std::unique_ptr<HostMemory> memory;
+    std::unique_ptr<ReferenceLoader> loader;
+  };
+  struct Rank {
+    Model model;
+    std::unique_ptr<Executor> executor;  // the receiver's own; ranks run side by side
+    std::unique_ptr<Receiver> receiver;
+    ReceiverCounts counts;
+    std::uint64_t memory_peak = 0;
+  };
+
+  Result<Model> make_model(std::uint32_t rank, const std::string& name) const;
+  Status load_model(const Checkpoint& checkpoint, Model& model) const;
+  Status share_collectives();
+  Status refuse() const;
+  Status apply_one(Rank& rank, const std::shared_ptr<const DecodedPayload>& payload) const;
+  Status apply_everywhere(const std::shared_ptr<const DecodedPayload>& payload);
+  std::vector<TensorSpec> specs() const;
+
+  const RefitContext& context_;
+  std::unique_ptr<ReceiverPlan> plan_;
+  std::vector<Rank> ranks_;
+};
+
+}  // namespace dcr
