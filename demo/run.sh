@@ -4,8 +4,9 @@
 #   demo/run.sh [DCR [WORK_DIR]]     default: build/release/bin/dcr build/demo
 #
 # Fetches a real model, takes it through the training steps recorded in demo/steps, and then does
-# with those checkpoints what a user does: diff, apply, verify, a chain, in place. Every claim is
-# checked twice, by `dcr verify` and by comparing the files with diff(1). Ends with a table of the
+# with those checkpoints what a user does: on files diff, apply, verify, a chain, in place; between
+# ranks a refit of each step, from sharded owners to sharded receivers. Files are checked twice, by
+# `dcr verify` and by diff(1); receivers byte for byte against a dense load. Ends with a table of the
 # steps. Exit code 0 only if everything came out equal.
 set -eu
 
@@ -72,6 +73,23 @@ while [ "$n" -lt "$steps" ]; do
 done
 # Another version of zstd may compress to other bytes, which decode to the same.
 echo "$same of $steps deltas have the very bytes of the recorded ones"
+
+say "refit for each step: 8 owners hold it sharded, 8 receivers serve it fused and sharded"
+n=0
+while [ "$n" -lt "$steps" ]; do
+  old=$work/step$n
+  n=$((n + 1))
+  for owners in fsdp:8 tp:4,dp:2; do
+    "$dcr" refit "$old" "$work/step$n" --owners "$owners" --receivers fused-tp:8 --json \
+      >"$work/refit$n-$owners.json" || fail "the refit of step $n from $owners is not exact"
+  done
+done
+quiet "$dcr" refit "$work/step$((steps - 1))" "$work/step$steps" --owners tp:4,dp:2
+echo "a refit in mode verify writes nothing and tells whether receivers hold the new weights:"
+code=0
+"$dcr" refit "$work/step0" "$work/step1" --mode verify >"$work/audit.txt" 2>/dev/null || code=$?
+[ "$code" -eq 1 ] || fail "an audit of the wrong weights exited with $code instead of 1"
+tail -n 1 "$work/audit.txt"
 
 say "a chain of all $steps deltas from step 0, into a new directory and in place"
 quiet "$dcr" apply "$@" "$work/step0" -o "$work/chain"
