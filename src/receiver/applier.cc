@@ -142,8 +142,8 @@ Status Applier::apply_whole(const DecodedItem& item, ApplyMode mode, ReceiverCou
   whole.words += gathered.words;
   if (whole.words < canonical.words) return {};
   ScratchCounts loaded;
-  const Status status = scratch_.apply_whole(
-      tensor, prewarm_->traces[tensor], contiguous_view(whole.storage, canonical), mode, &loaded);
+  Status status = scratch_.apply_whole(tensor, prewarm_->traces[tensor],
+                                       contiguous_view(whole.storage, canonical), mode, &loaded);
   DCR_TRY(memory_.release(whole.storage));
   wholes_.erase(tensor);
   counts->destinations += loaded.applied.words;

@@ -18,7 +18,7 @@ class WrongMemory final : public TargetMemory {
   }
   Status apply(const TargetChanges& target, std::span<const std::uint32_t> positions,
                const void* values, ApplyMode mode, ApplyCounts* counts) override {
-    const Status status = memory_.apply(target, positions, values, mode, counts);
+    Status status = memory_.apply(target, positions, values, mode, counts);
     std::uint8_t& byte = memory_.bytes(target.storage)[wrong_byte];
     byte = static_cast<std::uint8_t>(byte ^ 4);
     return status;

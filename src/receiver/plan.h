@@ -45,7 +45,9 @@ class PlanCache {
   struct Key {
     std::uint32_t tensor;
     std::vector<std::uint64_t> box;  // offset, then (size, stride) of each dimension
-    auto operator<=>(const Key&) const = default;
+    bool operator<(const Key& other) const {
+      return tensor != other.tensor ? tensor < other.tensor : box < other.box;
+    }
   };
 
   std::uint64_t bytes_max_;

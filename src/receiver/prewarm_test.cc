@@ -13,7 +13,7 @@ constexpr std::uint64_t kScratch = std::uint64_t{1} << 26;
 
 // One canonical tensor "w" and what a test's loader does with it.
 class PrewarmTest : public testing::Test {
- protected:
+ public:
   HostMemory memory{kScratch};
   TestLoader loader{memory};
   Catalogue catalogue;
@@ -293,10 +293,8 @@ TEST_F(PrewarmTest, RequantisationIsRefused) {
   loader.loads["w"] = [&, p](const TensorView& value, LoaderHook& hook) -> Result<LoadReport> {
     Bytes words(32);
     DCR_TRY(memory.read(value, words));
-    TensorView bytes = p;
-    DCR_ASSIGN(const TensorView made, loader.temporary(bytes, [&](std::uint64_t, std::uint64_t at) {
-      return words[2 * at];
-    }));
+    DCR_ASSIGN(const TensorView made,
+               loader.temporary(p, [&](std::uint64_t, std::uint64_t at) { return words[2 * at]; }));
     DCR_TRY(loader.copy(hook, p, made));
     return LoadReport::kLoaded;
   };

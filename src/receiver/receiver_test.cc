@@ -12,7 +12,7 @@ const AttemptHeader kAttempt = {{9}, 7, 4, 5};
 // "a": BF16 [8, 8], whole; "c": BF16 [6], cast to F32; "d": I8 [4], with its sign bit flipped.
 // Owner 0 has rows 0 to 3 of "a", owner 1 the rest.
 class ReceiverTest : public testing::Test {
- protected:
+ public:
   TestRank rank;
   Catalogue catalogue = make_catalogue(
       {{"a", Dtype::kBF16, {8, 8}}, {"c", Dtype::kBF16, {6}}, {"d", Dtype::kI8, {4}}});
@@ -362,7 +362,7 @@ TEST_F(ReceiverTest, AuditsComparesResidentBitsWithTheBase) {
     std::uint8_t& byte = rank.memory.bytes(view.storage)[3];
     byte = static_cast<std::uint8_t>(byte ^ 1);
     const std::vector<Bytes> kept = rank.parameters();
-    const std::string message = receiver->audit(base).message();
+    std::string message = receiver->audit(base).message();
     EXPECT_EQ(rank.parameters(), kept);
     byte = static_cast<std::uint8_t>(byte ^ 1);
     return message;

@@ -34,7 +34,7 @@ class TestLoader final : public Loader {
     CanonicalTensor tensor{name, dtype, shape, 1};
     for (const std::uint64_t size : shape) tensor.words *= size;
     const std::uint64_t storage = memory_.add(tensor.words * word_bytes(dtype));
-    const TensorView view = contiguous_view(storage, tensor);
+    TensorView view = contiguous_view(storage, tensor);
     all_targets.push_back({std::move(name), view});
     return view;
   }
@@ -97,7 +97,7 @@ class TestLoader final : public Loader {
     CanonicalTensor tensor{"", view.dtype, view.sizes, 0};
     DCR_ASSIGN(const std::uint64_t storage, memory_.allocate(words.size()));
     temporaries_.push_back(storage);
-    const TensorView made = contiguous_view(storage, tensor);
+    TensorView made = contiguous_view(storage, tensor);
     DCR_TRY(memory_.write(made, words));
     return made;
   }

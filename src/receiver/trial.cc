@@ -114,6 +114,7 @@ Result<bool> Trial::same_entries(std::uint32_t tensor, const LoadTrace& trace, b
     items.push_back(std::move(item));
   }
   std::vector<const DecodedItem*> pointers;
+  pointers.reserve(items.size());
   for (const DecodedItem& item : items) pointers.push_back(&item);
   ScratchCounts counts;
   DCR_TRY(scratch_.apply(tensor, trace, pointers, ApplyMode::kWrite, &counts));
