@@ -209,6 +209,8 @@ TEST_F(OwnerTest, CommitNeedsItsPrepare) {
 // A baseline of another version than the attempt's base is no baseline for it.
 TEST_F(OwnerTest, AnotherBaseVersionIsDense) {
   make();
+  bytes_of("task.b")[9] = 4;
+  bytes_of("s")[2] = 7;
   ASSERT_TRUE(prepare(attempt_of(1, 5, AttemptMode::kMixed)).ok());
   EXPECT_EQ(results_[0].mode, AttemptMode::kDense);
   EXPECT_EQ(results_[0].changed_source_elements, 0u);
@@ -216,6 +218,11 @@ TEST_F(OwnerTest, AnotherBaseVersionIsDense) {
   expect_exact();
   ASSERT_TRUE(refit_->group->commit(6).ok());
   EXPECT_EQ(refit_->owners[1]->baseline_version(), 6u);
+  bytes_of("s")[2] = 0;  // back to what the baseline was before
+  ASSERT_TRUE(prepare(attempt_of(2, 6, AttemptMode::kMixed)).ok());
+  EXPECT_EQ(results_[made_owner_].changed_residual_words, 2u);
+  EXPECT_EQ(results_[1].changed_source_elements, 0u);
+  expect_exact();
 }
 
 TEST_F(OwnerTest, ErrorsOfSinksAndConvertersEndTheAttemptOnly) {
