@@ -388,6 +388,7 @@ std::vector<std::unique_ptr<Converter>> make_identity_converters(const Catalogue
     ConverterDeclaration declaration;
     declaration.name = group.name;
     declaration.inputs = plan.task_names(group);
+    declaration.custom_export = true;  // instead of the tasks' projections
     for (const std::uint32_t member : group.members) {
       declaration.outputs.push_back(catalogue[member].name);
     }

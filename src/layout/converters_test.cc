@@ -275,6 +275,7 @@ TEST(Converters, IdentityMakesTheCanonicalTensors) {
       for (const std::unique_ptr<Converter>& converter : converters) {
         const ConverterDeclaration declaration = converter->declare();
         mine.push_back(declaration.name);
+        EXPECT_TRUE(declaration.custom_export);
         for (std::uint64_t p = 0; p < declaration.parts.size(); ++p) {
           const ConverterPart& part = declaration.parts[p];
           const auto t = static_cast<std::uint32_t>(random.catalogue.find(part.canonical));
