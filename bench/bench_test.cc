@@ -219,7 +219,7 @@ TEST(ReportTest, PrintsRowsAndFigures) {
 
 TEST(MeasurementTest, CountsMediansOfRounds) {
   unsigned calls = 0;
-  const Measurement measured(Clock::kThread, 4, {[&] { ++calls; }, [] {}});
+  const Measurement measured(ClockKind::kThread, 4, {[&] { ++calls; }, [] {}});
   EXPECT_EQ(calls, 5U);  // one untimed
   double next = 0;
   EXPECT_EQ(measured.median([&](const std::vector<double>&) { return next++; }), 1.5);

@@ -1,8 +1,10 @@
 #include "bench/checkpoint_files.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <span>
 
 #include "base/bytes.h"
 #include "base/checked.h"
@@ -19,42 +21,37 @@ constexpr std::uint64_t kRowWords = 2048;
 constexpr std::uint64_t kChunksAtOnce = 8;
 constexpr std::uint32_t kPermissions = 0644;
 
-std::string tensor_name(std::uint64_t tensor) {
-  return fmt::format("model.layers.{}.mlp.up_proj.weight", tensor);
-}
+// Which tensors lie in a shard: consecutive ones.
+using Shard = std::span<const ModelTensor>;
 
-// Which tensors lie in a shard: consecutive ones, the last of all maybe shorter.
-struct Shard {
-  std::uint64_t first_tensor = 0, tensors = 0;
-  std::uint64_t words = 0;
-};
-
-std::vector<Shard> cut_shards(std::uint64_t words, unsigned shards) {
-  const std::uint64_t tensors = divide_up(words, kTensorWords);
-  const std::uint64_t each = divide_up(tensors, shards);
+std::vector<Shard> cut_shards(const std::vector<ModelTensor>& tensors, unsigned shards) {
+  const std::size_t each = divide_up(tensors.size(), shards);
   std::vector<Shard> result;
-  for (std::uint64_t first = 0; first < tensors; first += each) {
-    const std::uint64_t count = std::min(each, tensors - first);
-    const std::uint64_t end = std::min((first + count) * kTensorWords, words);
-    result.push_back({first, count, end - first * kTensorWords});
+  for (std::size_t first = 0; first < tensors.size(); first += each) {
+    result.push_back(std::span(tensors).subspan(first, std::min(each, tensors.size() - first)));
   }
   return result;
+}
+
+void add_tensor(std::vector<ModelTensor>* tensors, std::string name, Shape shape) {
+  ModelTensor tensor{std::move(name), std::move(shape), 1, 0};
+  for (const std::uint64_t size : tensor.shape) tensor.words *= size;
+  if (!tensors->empty()) {
+    const ModelTensor& last = tensors->back();
+    tensor.first_chunk = last.first_chunk + divide_up(last.words, kChunkWords);
+  }
+  tensors->push_back(std::move(tensor));
 }
 
 // Length, JSON and padding of a safetensors file.
 Bytes safetensors_header(const Shard& shard) {
   std::string json = R"({"__metadata__":{"format":"pt"})";
-  std::uint64_t words = shard.words;
   std::uint64_t offset = 0;
-  for (std::uint64_t i = 0; i < shard.tensors; ++i) {
-    const std::uint64_t size = std::min(kTensorWords, words);
-    const std::string shape = size == kTensorWords
-                                  ? fmt::format("{},{}", size / kRowWords, kRowWords)
-                                  : fmt::format("{}", size);
+  for (const ModelTensor& tensor : shard) {
+    const std::uint64_t end = offset + tensor.words * kWidth;
     json += fmt::format(R"(,"{}":{{"dtype":"BF16","shape":[{}],"data_offsets":[{},{}]}})",
-                        tensor_name(shard.first_tensor + i), shape, offset, offset + size * kWidth);
-    offset += size * kWidth;
-    words -= size;
+                        tensor.name, fmt::join(tensor.shape, ","), offset, end);
+    offset = end;
   }
   json += '}';
   json.resize(divide_up(json.size(), 8) * 8, ' ');
@@ -65,18 +62,17 @@ Bytes safetensors_header(const Shard& shard) {
   return header;
 }
 
-std::string index_json(const std::vector<Shard>& shards, const std::vector<std::string>& names,
-                       std::uint64_t bytes) {
-  std::string json = fmt::format(R"({{"metadata":{{"total_size":{}}},"weight_map":{{)", bytes);
-  const char* separator = "";
+std::string index_json(const std::vector<Shard>& shards, const std::vector<std::string>& names) {
+  std::uint64_t bytes = 0;
+  std::string map;
   for (std::size_t i = 0; i < shards.size(); ++i) {
-    for (std::uint64_t tensor = 0; tensor < shards[i].tensors; ++tensor) {
-      json += fmt::format(R"({}"{}":"{}")", separator, tensor_name(shards[i].first_tensor + tensor),
-                          names[i]);
-      separator = ",";
+    for (const ModelTensor& tensor : shards[i]) {
+      map += fmt::format(R"({}"{}":"{}")", map.empty() ? "" : ",", tensor.name, names[i]);
+      bytes += tensor.words * kWidth;
     }
   }
-  return json + "}}\n";
+  return fmt::format(R"({{"metadata":{{"total_size":{}}},"weight_map":{{{}}}}})", bytes, map) +
+         "\n";
 }
 
 Status write_text(const std::string& path, const std::string& text) {
@@ -84,13 +80,19 @@ Status write_text(const std::string& path, const std::string& text) {
   return file->write(0, {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
 }
 
-Status write_words(File& file, std::uint64_t offset, const std::vector<std::uint16_t>& words,
-                   std::uint64_t count) {
-  return file.write(offset, {reinterpret_cast<const std::uint8_t*>(words.data()), count * kWidth});
+Status write_words(File& file, std::uint64_t offset, std::span<const std::uint16_t> words) {
+  return file.write(offset,
+                    {reinterpret_cast<const std::uint8_t*>(words.data()), words.size() * kWidth});
 }
 
-// Tensors are a whole number of chunks, so a shard starts with a chunk of its own.
-static_assert(kTensorWords % kChunkWords == 0);
+void fill_block(const WorkloadSpec& spec, std::uint64_t first_chunk,
+                std::span<std::uint16_t> before, std::span<std::uint16_t> after) {
+  parallel_for(divide_up(before.size(), kChunkWords), [&](std::uint64_t i) {
+    const std::uint64_t at = i * kChunkWords;
+    const std::uint64_t size = std::min<std::uint64_t>(kChunkWords, before.size() - at);
+    fill_chunk(spec, first_chunk + i, before.subspan(at, size), after.subspan(at, size));
+  });
+}
 
 Status write_shard(const WorkloadSpec& spec, const Shard& shard, const std::string& before_path,
                    const std::string& after_path) {
@@ -103,17 +105,17 @@ Status write_shard(const WorkloadSpec& spec, const Shard& shard, const std::stri
   DCR_TRY(after->write(0, header));
   std::vector<std::uint16_t> old_words(kChunksAtOnce * kChunkWords);
   std::vector<std::uint16_t> new_words(kChunksAtOnce * kChunkWords);
-  const std::uint64_t first_chunk = shard.first_tensor * (kTensorWords / kChunkWords);
-  for (std::uint64_t done = 0; done < shard.words; done += old_words.size()) {
-    const std::uint64_t count = std::min<std::uint64_t>(old_words.size(), shard.words - done);
-    parallel_for(divide_up(count, kChunkWords), [&](std::uint64_t i) {
-      const std::uint64_t at = i * kChunkWords;
-      const std::uint64_t size = std::min(kChunkWords, count - at);
-      fill_chunk(spec, first_chunk + done / kChunkWords + i, std::span(old_words).subspan(at, size),
-                 std::span(new_words).subspan(at, size));
-    });
-    DCR_TRY(write_words(*before, header.size() + done * kWidth, old_words, count));
-    DCR_TRY(write_words(*after, header.size() + done * kWidth, new_words, count));
+  std::uint64_t at = header.size();
+  for (const ModelTensor& tensor : shard) {
+    for (std::uint64_t first = 0; first < tensor.words; first += old_words.size()) {
+      const std::uint64_t count = std::min<std::uint64_t>(old_words.size(), tensor.words - first);
+      const auto old_part = std::span(old_words).first(count);
+      const auto new_part = std::span(new_words).first(count);
+      fill_block(spec, tensor.first_chunk + first / kChunkWords, old_part, new_part);
+      DCR_TRY(write_words(*before, at, old_part));
+      DCR_TRY(write_words(*after, at, new_part));
+      at += count * kWidth;
+    }
   }
   DCR_TRY(before->sync());
   return after->sync();
@@ -121,10 +123,59 @@ Status write_shard(const WorkloadSpec& spec, const Shard& shard, const std::stri
 
 }  // namespace
 
-Result<CheckpointPair> write_checkpoints(const WorkloadSpec& spec, std::uint64_t bytes,
-                                         unsigned shards, const std::string& directory) {
+std::vector<ModelTensor> plain_tensors(std::uint64_t bytes) {
+  std::vector<ModelTensor> tensors;
   const std::uint64_t words = std::max<std::uint64_t>(bytes / kWidth, 1);
-  const std::vector<Shard> cut = cut_shards(words, shards);
+  for (std::uint64_t first = 0; first < words; first += kTensorWords) {
+    const std::uint64_t size = std::min(kTensorWords, words - first);
+    Shape shape = {size};
+    if (size == kTensorWords) shape = {size / kRowWords, kRowWords};
+    add_tensor(&tensors, fmt::format("model.layers.{}.mlp.up_proj.weight", tensors.size()),
+               std::move(shape));
+  }
+  return tensors;
+}
+
+std::vector<ModelTensor> transformer_tensors(std::uint64_t bytes) {
+  // Widths as in models of 1 to 3 billion parameters, smaller ones in proportion.
+  std::uint64_t hidden = 2048;
+  while (hidden > 64 && hidden * hidden * kWidth * 256 > bytes) hidden /= 2;
+  const std::uint64_t inner = hidden / 4 * 11;
+  const std::uint64_t key_value = hidden / 4;
+  const std::uint64_t vocabulary = hidden * 15 + 8;  // no multiple of anything
+  const std::uint64_t layer_words = hidden * (2 * hidden + 2 * key_value + 3 * inner + 2);
+  const std::uint64_t outer_words = hidden * (2 * vocabulary + 1);
+  const std::uint64_t words = bytes / kWidth;
+  const std::uint64_t layers =
+      words > outer_words + layer_words ? (words - outer_words) / layer_words : 1;
+  std::vector<ModelTensor> tensors;
+  add_tensor(&tensors, "model.embed_tokens.weight", {vocabulary, hidden});
+  for (std::uint64_t i = 0; i < layers; ++i) {
+    const std::string layer = fmt::format("model.layers.{}.", i);
+    add_tensor(&tensors, layer + "input_layernorm.weight", {hidden});
+    add_tensor(&tensors, layer + "self_attn.q_proj.weight", {hidden, hidden});
+    add_tensor(&tensors, layer + "self_attn.k_proj.weight", {key_value, hidden});
+    add_tensor(&tensors, layer + "self_attn.v_proj.weight", {key_value, hidden});
+    add_tensor(&tensors, layer + "self_attn.o_proj.weight", {hidden, hidden});
+    add_tensor(&tensors, layer + "post_attention_layernorm.weight", {hidden});
+    add_tensor(&tensors, layer + "mlp.gate_proj.weight", {inner, hidden});
+    add_tensor(&tensors, layer + "mlp.up_proj.weight", {inner, hidden});
+    add_tensor(&tensors, layer + "mlp.down_proj.weight", {hidden, inner});
+  }
+  add_tensor(&tensors, "model.norm.weight", {hidden});
+  add_tensor(&tensors, "lm_head.weight", {vocabulary, hidden});
+  return tensors;
+}
+
+void fill_tensor(const WorkloadSpec& spec, const ModelTensor& tensor,
+                 std::span<std::uint16_t> before, std::span<std::uint16_t> after) {
+  fill_block(spec, tensor.first_chunk, before, after);
+}
+
+Result<CheckpointPair> write_checkpoints(const WorkloadSpec& spec,
+                                         const std::vector<ModelTensor>& tensors, unsigned shards,
+                                         const std::string& directory) {
+  const std::vector<Shard> cut = cut_shards(tensors, shards);
   CheckpointPair pair{join_path(directory, "old"), join_path(directory, "new"), {}};
   if (shards == 1) {
     pair.before += ".safetensors";
@@ -139,7 +190,7 @@ Result<CheckpointPair> write_checkpoints(const WorkloadSpec& spec, std::uint64_t
     DCR_TRY(write_shard(spec, cut[i], join_path(pair.before, pair.shards[i]),
                         join_path(pair.after, pair.shards[i])));
   }
-  const std::string index = index_json(cut, pair.shards, words * kWidth);
+  const std::string index = index_json(cut, pair.shards);
   for (const std::string& side : {pair.before, pair.after}) {
     DCR_TRY(write_text(join_path(side, "model.safetensors.index.json"), index));
   }

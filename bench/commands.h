@@ -49,6 +49,33 @@ Result<Report> run_apply(const SpeedOptions& options);
 // Two threads against one, for the read-only pass and for the whole construction.
 Result<Report> run_threads(const SpeedOptions& options);
 
+// A whole refit of a transformer on disk: its wall time against what its work takes.
+struct RefitBenchOptions {
+  std::uint64_t size = 2'100'000'000;  // bytes of each checkpoint
+  std::vector<double> rates = {0.01, 0.03};
+  std::uint64_t seed = 1;
+  unsigned rounds = 3;
+  unsigned threads = 0;  // 0: one per processor
+  std::string owners = "fsdp:8", receivers = "fused-tp:8";
+  std::string directory = "/tmp";                 // where a temporary directory is made
+  std::uint64_t row_parallel_size = 400'000'000;  // bytes of the row-parallel tensors
+  std::uint64_t planned_names = 100'000;          // canonical tensors that are planned
+};
+Result<Report> run_refit(const RefitBenchOptions& options);
+
+// Construction alone in the paper's three modes (§8.3): X direct projection, coded as paths allow;
+// P the same, new bits only; F full conversion, new bits only.
+struct ModesOptions {
+  std::uint64_t size = 1'000'000'000;
+  std::vector<double> rates = {0.03, 0.05};
+  std::uint64_t seed = 1;
+  unsigned rounds = 3;
+  unsigned threads = 0;
+  std::string owners = "fsdp:8";
+  std::string directory = "/tmp";
+};
+Result<Report> run_modes(const ModesOptions& options);
+
 // `dcr diff` and `dcr apply` beside other programs, on the same files.
 struct ToolsOptions {
   std::uint64_t size = 1'900'000'000;  // bytes of each checkpoint

@@ -35,6 +35,8 @@ struct Options {
   SpeedOptions construct;
   SpeedOptions coding;
   SpeedOptions apply;
+  RefitBenchOptions refit;
+  ModesOptions modes;
   ToolsOptions tools;
 };
 
@@ -138,6 +140,42 @@ void add_tools_command(CLI::App& app, Request& request, Options& options) {
   tools->add_flag("--alone", options.tools.alone, "Measure only dcr");
 }
 
+void add_refit_commands(CLI::App& app, Request& request, Options& options) {
+  CLI::App* refit = add_command(
+      app, request, "refit",
+      "A whole refit of a transformer, sharded owners to sharded receivers, in one process: wall "
+      "time from prepare to commit against what its work takes at least (processor time over "
+      "threads, or the slowest stage on one thread); the comparison with a dense load that follows "
+      "each is not in it. Also: the bytes that row-parallel shards cost, and the time to plan many "
+      "names. Needs twice --size on disk and about five times in memory",
+      [&options] { return run_refit(options.refit); });
+  add_value(refit, "--size", options.refit.size, "Bytes of each checkpoint");
+  add_value(refit, "--rates", options.refit.rates, "Shares of elements that change");
+  add_value(refit, "--seed", options.refit.seed, "Seed of the inputs");
+  add_value(refit, "--rounds", options.refit.rounds, "Refits, of which the least disturbed counts");
+  add_value(refit, "--threads", options.refit.threads, "Threads; 0: one per processor");
+  add_value(refit, "--owners", options.refit.owners, "Layout of owners");
+  add_value(refit, "--receivers", options.refit.receivers, "Layout of receivers");
+  add_value(refit, "--row-parallel-size", options.refit.row_parallel_size,
+            "Bytes of the row-parallel tensors, about");
+  add_value(refit, "--names", options.refit.planned_names, "Canonical tensors that are planned");
+  add_value(refit, "--dir", options.refit.directory, "Where to make a temporary directory");
+
+  CLI::App* modes = add_command(
+      app, request, "modes",
+      "Construction alone in the paper's modes: X (direct projection, coded as paths allow), P "
+      "(the same, new bits only), F (full conversion, new bits only), on relative updates; bytes "
+      "also against the paper's layout",
+      [&options] { return run_modes(options.modes); });
+  add_value(modes, "--size", options.modes.size, "Bytes of each checkpoint");
+  add_value(modes, "--rates", options.modes.rates, "Shares of elements that change");
+  add_value(modes, "--seed", options.modes.seed, "Seed of the inputs");
+  add_value(modes, "--rounds", options.modes.rounds, "Timed rounds, of which the median counts");
+  add_value(modes, "--threads", options.modes.threads, "Threads; 0: one per processor");
+  add_value(modes, "--owners", options.modes.owners, "Layout of owners");
+  add_value(modes, "--dir", options.modes.directory, "Where to make a temporary directory");
+}
+
 int run(int argc, char** argv) {
   const Result<const Kernels*> selected = select_kernels();
   if (!selected.ok()) {
@@ -155,6 +193,7 @@ int run(int argc, char** argv) {
   options.tools.dcr = unknown ? "dcr" : self.parent_path() / "dcr";
   add_size_commands(app, request, options);
   add_speed_commands(app, request, options);
+  add_refit_commands(app, request, options);
   add_tools_command(app, request, options);
   try {
     app.parse(argc, argv);

@@ -9,8 +9,8 @@
 
 namespace dcr {
 
-double seconds_of(Clock clock, const std::function<void()>& work) {
-  const clockid_t id = clock == Clock::kThread ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC;
+double seconds_of(ClockKind clock, const std::function<void()>& work) {
+  const clockid_t id = clock == ClockKind::kThread ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC;
   timespec start{};
   timespec end{};
   DCR_ASSERT(clock_gettime(id, &start) == 0);
@@ -25,7 +25,7 @@ void keep(std::uint64_t value) {
   sink.fetch_xor(value, std::memory_order_relaxed);
 }
 
-Measurement::Measurement(Clock clock, unsigned rounds,
+Measurement::Measurement(ClockKind clock, unsigned rounds,
                          const std::vector<std::function<void()>>& works) {
   DCR_ASSERT(rounds > 0);
   for (const auto& work : works) work();

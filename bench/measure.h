@@ -11,13 +11,13 @@
 
 namespace dcr {
 
-enum class Clock : std::uint8_t { kThread, kWall };
+enum class ClockKind : std::uint8_t { kThread, kWall };
 
 // Seconds of each round; rounds[r][i] is the i-th work of round r.
 class Measurement {
  public:
   // One untimed round, then `rounds` timed ones. REQUIRES: rounds > 0.
-  Measurement(Clock clock, unsigned rounds, const std::vector<std::function<void()>>& works);
+  Measurement(ClockKind clock, unsigned rounds, const std::vector<std::function<void()>>& works);
 
   double seconds(std::size_t work) const;
   // Median over the rounds of any function of a round's seconds.
@@ -30,7 +30,7 @@ class Measurement {
 };
 
 // Seconds of one call.
-double seconds_of(Clock clock, const std::function<void()>& work);
+double seconds_of(ClockKind clock, const std::function<void()>& work);
 
 // Keeps the compiler from dropping the computation of `value`.
 void keep(std::uint64_t value);

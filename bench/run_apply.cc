@@ -76,7 +76,7 @@ Result<Report> run_apply(const SpeedOptions& options) {
     std::vector<std::uint16_t> straight_weights = pair.before;
     bool equal = true;
     const Measurement measured(
-        Clock::kThread, options.rounds,
+        ClockKind::kThread, options.rounds,
         {[&] { scratch.apply(scratch_weights.data()); },
          [&] { keep(apply_straight(built.payloads, straight_weights.data())); },
          // Not a measurement: each round's results are checked and the old weights restored.

@@ -165,7 +165,7 @@ Result<Report> run_encode(const SpeedOptions& options) {
     ScanArrays arrays;
     EncodedItem item;
     const Measurement measured(
-        Clock::kThread, options.rounds,
+        ClockKind::kThread, options.rounds,
         {[&] { keep(encode_paper(tensors, &paper_encoder).body.size()); },
          [&] { keep(encode_ours(tensors, &encoder, &arrays, &item).size()); },
          [&] { keep(blake2b(bodies.ours)[0]); }});
@@ -192,7 +192,7 @@ Result<Report> run_decode(const SpeedOptions& options) {
     const auto note = [&](const Status& outcome) {
       if (!outcome.ok() && status.ok()) status = outcome;
     };
-    const Measurement measured(Clock::kThread, options.rounds,
+    const Measurement measured(ClockKind::kThread, options.rounds,
                                {[&] { note(paper_decoder.decode(bodies.paper, &paper_entries)); },
                                 [&] {
                                   const Result<Payload> payload = model.read(bodies.ours);

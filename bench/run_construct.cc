@@ -89,7 +89,7 @@ Result<Report> run_construct(const SpeedOptions& options) {
     ScanBuffers buffers;
     std::uint64_t scanned = 0;
     const Measurement measured(
-        Clock::kThread, options.rounds,
+        ClockKind::kThread, options.rounds,
         {[&] { keep(read_both(model.before(), model.after())); },
          [&] { scanned = scan_all(model, &buffers); }, [&] { build_once(&model, 1, 1, &status); }});
     DCR_TRY(status);
@@ -113,7 +113,7 @@ Result<Report> run_threads(const SpeedOptions& options) {
     DCR_TRY(build_and_check(model).status());
     Status status;
     const Measurement measured(
-        Clock::kWall, options.rounds,
+        ClockKind::kWall, options.rounds,
         {[&] { keep(read_both(model.before(), model.after())); }, [&] { read_halves(model); },
          [&] { build_once(&model, 1, kBuckets, &status); },
          [&] { build_once(&model, 2, kBuckets, &status); }});

@@ -1,8 +1,6 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <functional>
 
@@ -11,6 +9,7 @@
 #include "bench/commands.h"
 #include "bench/measure.h"
 #include "bench/process.h"
+#include "bench/temporary_directory.h"
 #include "runtime/file.h"
 
 namespace dcr {
@@ -20,34 +19,6 @@ namespace {
 constexpr std::uint64_t kPatchFromBytesMax = std::uint64_t{1} << 31;
 // The default of `dcr --memory`, and what the process may take beside it.
 constexpr double kMemoryAimMib = 1024 + 128;
-
-// A directory that goes away with its contents.
-class TemporaryDirectory {
- public:
-  static Result<TemporaryDirectory> make(const std::string& parent) {
-    std::string path = join_path(parent, "dcr-bench-XXXXXX");
-    if (mkdtemp(path.data()) == nullptr) {
-      return Status(Code::kIo, "no temporary directory can be made in " + parent);
-    }
-    return TemporaryDirectory(path);
-  }
-  ~TemporaryDirectory() {
-    std::error_code ignored;  // nothing better can be done in a destructor
-    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryDirectory(TemporaryDirectory&& other) noexcept : path_(std::move(other.path_)) {
-    other.path_.clear();
-  }
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-
-  const std::string& path() const { return path_; }
-
- private:
-  explicit TemporaryDirectory(std::string path) : path_(std::move(path)) {}
-
-  std::string path_;
-};
 
 using Command = std::vector<std::string>;
 
@@ -126,7 +97,7 @@ Result<ProcessRun> run_checked(const Command& command, const std::string& direct
 // takes to bring their output to the disk counts.
 Result<double> seconds_until_durable(const std::vector<std::string>& outputs) {
   Status status;
-  const double seconds = seconds_of(Clock::kWall, [&] {
+  const double seconds = seconds_of(ClockKind::kWall, [&] {
     for (const std::string& output : outputs) {
       const Result<std::unique_ptr<File>> file = posix_file_system().open_write(output);
       const Status synced = file.ok() ? file.value()->sync() : file.status();
@@ -213,8 +184,8 @@ Result<Report> run_tools(const ToolsOptions& options) {
   WorkloadSpec spec;
   spec.seed = options.seed;
   if (options.rate > 0) spec = workload_at_rate(Workload::kAdam, options.rate, options.seed);
-  DCR_ASSIGN(const CheckpointPair pair,
-             write_checkpoints(spec, options.size, options.shards, directory.path()));
+  DCR_ASSIGN(const CheckpointPair pair, write_checkpoints(spec, plain_tensors(options.size),
+                                                          options.shards, directory.path()));
   std::vector<Tool> tools{dcr_tool(options.dcr, {}), dcr_tool(options.dcr, {"--threads", "1"})};
   Report report({"tool", "diff_seconds", "apply_seconds", "delta_bytes"});
   if (!options.alone) {

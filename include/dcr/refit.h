@@ -63,7 +63,7 @@ struct RefitOptions {
 struct RefitStage {
   std::string name;
   double wall = 0;  // from its first begin to its last end
-  double busy = 0;  // sum over its spans
+  double busy = 0;  // processor time of the threads in its spans, summed
 };
 
 // A tensor that is not applied straight through its trace on some rank.
@@ -94,6 +94,7 @@ struct RefitResult {
                                       // the refit, in the order of their first begins
   double startup_seconds = 0;
   double refit_seconds = 0;                 // from prepare to commit; the comparison is not in it
+  double refit_busy_seconds = 0;            // processor time of the whole process meanwhile
   std::uint64_t owner_memory_bytes = 0;     // bound of the owners' working memory
   std::uint64_t receiver_memory_bytes = 0;  // peak of plans, staged and decoded payloads, scratch
   std::uint64_t resident_different = 0;     // verify: words of receivers that are not NEW's

@@ -130,7 +130,7 @@ std::vector<RefitStage> stages_of(const std::vector<Span>& spans) {
     Extent& extent = extents[span.stage];
     extent.begin = std::min(extent.begin, span.begin_ns);
     extent.end = std::max(extent.end, span.end_ns);
-    extent.busy += span.end_ns - span.begin_ns;
+    extent.busy += span.busy_ns;
   }
   std::vector<std::pair<std::uint64_t, RefitStage>> ordered;
   for (const auto& [name, extent] : extents) {
@@ -158,8 +158,10 @@ class Refit {
     DCR_TRY(owners_->load(new_));
     context_.spans.take();
     const double begin = seconds();
+    const double busy = busy_seconds();
     DCR_TRY(transition());
     result_.refit_seconds = seconds() - begin;
+    result_.refit_busy_seconds = busy_seconds() - busy;
     add_stages();
     receivers_->report(&result_);
     DCR_TRY(receivers_->compare(context_.options.verify ? old_ : new_, &result_));
@@ -170,6 +172,11 @@ class Refit {
   double seconds() const {
     Clock* const clock = context_.options.clock;
     return clock == nullptr ? 0 : 1e-9 * static_cast<double>(clock->nanoseconds());
+  }
+
+  double busy_seconds() const {
+    Clock* const clock = context_.options.clock;
+    return clock == nullptr ? 0 : 1e-9 * static_cast<double>(clock->process_nanoseconds());
   }
 
   Result<Layout> owner_layout() const {

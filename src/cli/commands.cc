@@ -164,6 +164,8 @@ class CommandClock final : public Clock {
  public:
   explicit CommandClock(const std::function<double()>& seconds) : seconds_(seconds) {}
   std::uint64_t nanoseconds() override { return static_cast<std::uint64_t>(1e9 * seconds_()); }
+  std::uint64_t thread_nanoseconds() override { return monotonic_clock().thread_nanoseconds(); }
+  std::uint64_t process_nanoseconds() override { return monotonic_clock().process_nanoseconds(); }
 
  private:
   const std::function<double()>& seconds_;

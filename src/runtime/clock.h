@@ -13,6 +13,10 @@ class Clock {
   virtual ~Clock() = default;
   // Since some fixed moment; never goes back. Thread-safe.
   virtual std::uint64_t nanoseconds() = 0;
+  // Processor time of the calling thread and of the whole process. A clock that knows of none gives
+  // nanoseconds(). Thread-safe.
+  virtual std::uint64_t thread_nanoseconds() { return nanoseconds(); }
+  virtual std::uint64_t process_nanoseconds() { return nanoseconds(); }
 };
 
 // The system's monotonic clock. REQUIRES: called by shells only. Lives as long as the process.
@@ -24,6 +28,7 @@ struct Span {
   std::uint32_t endpoint = 0;  // rank
   std::uint64_t begin_ns = 0;
   std::uint64_t end_ns = 0;
+  std::uint64_t busy_ns = 0;  // processor time of the thread in between
 };
 
 // Gathers spans from any thread. Without a clock it keeps none and costs nothing.

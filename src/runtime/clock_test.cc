@@ -11,9 +11,11 @@ namespace {
 class CountingClock final : public Clock {
  public:
   std::uint64_t nanoseconds() override { return ++now_; }
+  std::uint64_t thread_nanoseconds() override { return busy_ += 10; }
 
  private:
   std::uint64_t now_ = 0;
+  std::uint64_t busy_ = 0;
 };
 
 TEST(Clock, TheSystemsNeverGoesBack) {
@@ -23,6 +25,24 @@ TEST(Clock, TheSystemsNeverGoesBack) {
     EXPECT_GE(now, last);
     last = now;
   }
+}
+
+TEST(Clock, ProcessorTimesAreThoseOfWork) {
+  Clock& clock = monotonic_clock();
+  const std::uint64_t thread = clock.thread_nanoseconds();
+  const std::uint64_t process = clock.process_nanoseconds();
+  std::uint64_t word = 1;
+  while (clock.thread_nanoseconds() < thread + 1'000'000) word = word * 3 + 1;
+  EXPECT_NE(word, 1u);
+  EXPECT_GE(clock.process_nanoseconds(), process + 1'000'000);
+}
+
+TEST(Clock, OneThatKnowsNoProcessorTimeGivesItsOwn) {
+  struct Fixed final : Clock {
+    std::uint64_t nanoseconds() override { return 7; }
+  } clock;
+  EXPECT_EQ(clock.thread_nanoseconds(), 7u);
+  EXPECT_EQ(clock.process_nanoseconds(), 7u);
 }
 
 TEST(Spans, AreRecordedInTheOrderOfTheirEnds) {
@@ -38,9 +58,11 @@ TEST(Spans, AreRecordedInTheOrderOfTheirEnds) {
   EXPECT_EQ(spans[0].endpoint, 4u);
   EXPECT_EQ(spans[0].begin_ns, 2u);
   EXPECT_EQ(spans[0].end_ns, 3u);
+  EXPECT_EQ(spans[0].busy_ns, 10u);
   EXPECT_EQ(std::string(spans[1].stage), "scan");
   EXPECT_EQ(spans[1].begin_ns, 1u);
   EXPECT_EQ(spans[1].end_ns, 4u);
+  EXPECT_EQ(spans[1].busy_ns, 30u);
   EXPECT_TRUE(recorder.take().empty());
 }
 
