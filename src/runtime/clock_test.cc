@@ -29,8 +29,8 @@ TEST(Clock, TheSystemsNeverGoesBack) {
 
 TEST(Clock, ProcessorTimesAreThoseOfWork) {
   Clock& clock = monotonic_clock();
-  const std::uint64_t thread = clock.thread_nanoseconds();
   const std::uint64_t process = clock.process_nanoseconds();
+  const std::uint64_t thread = clock.thread_nanoseconds();
   std::uint64_t word = 1;
   while (clock.thread_nanoseconds() < thread + 1'000'000) word = word * 3 + 1;
   EXPECT_NE(word, 1u);
