@@ -95,8 +95,11 @@ class Prewarm {
     DCR_TRY(trace_all());
     DCR_ASSIGN(const std::vector<Digest> traced, digests());
     result_.classes.resize(catalogue_.size());
-    if (traced != before) DCR_TRY(find_escapes(before, traced));
-    DCR_ASSIGN(const std::vector<Digest> settled, digests());
+    std::vector<Digest> settled = traced;
+    if (traced != before) {
+      DCR_TRY(find_escapes(before, traced));
+      DCR_ASSIGN(settled, digests());
+    }
     for (std::uint32_t tensor = 0; tensor < catalogue_.size(); ++tensor) {
       if (result_.classes[tensor].reason.empty()) DCR_TRY(classify(tensor));
     }

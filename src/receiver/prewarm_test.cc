@@ -537,10 +537,12 @@ TEST_F(PrewarmTest, BytesWrittenTwiceFromOtherElements) {
 TEST_F(PrewarmTest, EventsThatMakeNoSense) {
   tensor(Dtype::kBF16, {16});
   const TensorView p = loader.add_target("p", Dtype::kBF16, {16});
-  const auto only = [&](const TensorView& destination, std::uint64_t count) {
-    loader.loads["w"] = [&, destination, count](const TensorView& value,
-                                                LoaderHook& hook) -> Result<LoadReport> {
-      DCR_TRY(loader.copy(hook, destination, narrow(value, 0, 0, count)));
+  const auto only = [&](const TensorView& destination, std::uint64_t count, unsigned from = 0) {
+    loader.loads["w"] = [&, destination, count, from](const TensorView& value,
+                                                      LoaderHook& hook) -> Result<LoadReport> {
+      TensorView source = narrow(value, 0, 0, count);
+      source.offset += from;
+      DCR_TRY(loader.copy(hook, destination, source));
       return LoadReport::kLoaded;
     };
   };
@@ -550,6 +552,8 @@ TEST_F(PrewarmTest, EventsThatMakeNoSense) {
   past.offset = 1;
   only(past, 16);
   EXPECT_EQ(verdict(), "tensor \"w\": the loader writes past the end of a storage");
+  only(p, 16, 1);
+  EXPECT_EQ(verdict(), "tensor \"w\": the loader reads past the end of the given tensor");
   TensorView stranger = p;
   stranger.storage = std::uint64_t{1} << 40;
   only(stranger, 16);

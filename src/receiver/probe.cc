@@ -1,5 +1,6 @@
 #include "receiver/probe.h"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -26,72 +27,174 @@ std::array<std::uint64_t, kSpecialWords> special_words(Dtype dtype) {
           1};
 }
 
-// Calls `body(word_of)` with the pattern's function of an index, so that loops over indices have no
-// branch.
-template <typename Body>
-void with_pattern(const ProbePattern& pattern, Dtype dtype, const Body& body) {
-  const unsigned bits = 8 * word_bytes(dtype);
-  switch (pattern.kind) {
-    case ProbePattern::Kind::kCode: {
-      const std::uint64_t flip = pattern.number == 0 ? 0 : ~std::uint64_t{0};
-      body([bits, flip](std::uint64_t index) {
-        const std::uint64_t code = mix(index, 0) >> (64 - bits);
-        return code ^ (((mix(index, 1) >> (64 - bits)) | 1) & flip);
-      });
+// Codes are a table of hashed words for each block of so many indices, begun at another place and
+// flipped by another mask in each block, which is as fast as copying. Two blocks that are swapped
+// look alike with a probability of 2^-28 in words of two bytes, for each of the two codes.
+constexpr std::uint64_t kCodeBlock = 4096;
+
+template <typename Word>
+constexpr Word top_bits(std::uint64_t hash) {
+  return static_cast<Word>(hash >> (64 - 8 * sizeof(Word)));
+}
+
+template <typename Word>
+struct CodeTable {
+  // Code 0, and what code 1 differs by, which is never 0.
+  std::array<Word, 2 * kCodeBlock> base, difference;
+
+  static const CodeTable& get() {
+    static const CodeTable table = [] {
+      CodeTable made;
+      for (std::uint64_t i = 0; i < 2 * kCodeBlock; ++i) {
+        made.base[i] = top_bits<Word>(mix(i, 0));
+        made.difference[i] = static_cast<Word>(top_bits<Word>(mix(i, 1)) | 1);
+      }
+      return made;
+    }();
+    return table;
+  }
+};
+
+// A block's part of the table.
+template <typename Word>
+struct CodeBlock {
+  const Word* base;
+  const Word* difference;
+  Word mask, difference_mask;
+
+  CodeBlock(const CodeTable<Word>& table, std::uint64_t block) {
+    const std::uint64_t hash = mix(block, 6);
+    base = table.base.data() + hash % kCodeBlock;
+    difference = table.difference.data() + (hash >> 12) % kCodeBlock;
+    mask = top_bits<Word>(hash);
+    difference_mask = static_cast<Word>(top_bits<Word>(hash * 0xd6e8feb86659fd93) & ~Word{1});
+  }
+
+  Word word(unsigned code, std::uint64_t within) const {
+    const auto first = static_cast<Word>(base[within] ^ mask);
+    if (code == 0) return first;
+    return static_cast<Word>(first ^ difference[within] ^ difference_mask);
+  }
+};
+
+// Which elements of kActive are numbers.
+struct Activity {
+  unsigned bit;
+  std::uint64_t wanted;
+
+  explicit Activity(unsigned number) : bit(number % 64), wanted(number < 64 ? 1 : 0) {}
+  bool active(std::uint64_t index) const { return (index >> bit & 1) == wanted; }
+};
+
+// Words of one pattern.
+template <typename Word>
+class PatternWords {
+ public:
+  PatternWords(const ProbePattern& pattern, Dtype dtype)
+      : pattern_(pattern),
+        fields_(float_bits(dtype)),
+        special_(special_words(dtype)),
+        table_(CodeTable<Word>::get()) {}
+
+  Word word(std::uint64_t index) const {
+    const std::uint64_t shift = std::uint64_t{pattern_.number} * 8 * sizeof(Word);
+    switch (pattern_.kind) {
+      case ProbePattern::Kind::kCode:
+        return code(pattern_.number, index);
+      case ProbePattern::Kind::kDigit:
+        return static_cast<Word>(shift < 64 ? index >> shift : 0);
+      case ProbePattern::Kind::kSpecial:
+        return static_cast<Word>(special_[(index + pattern_.number) % special_.size()]);
+      case ProbePattern::Kind::kActive:
+        break;
+    }
+    return static_cast<Word>(Activity(pattern_.number).active(index)
+                                 ? ordinary_word(fields_, code(0, index))
+                                 : quiet_nan(fields_, 0));
+  }
+
+  // The words of `count` indices, `stride` apart.
+  void fill(std::uint64_t first, std::uint64_t stride, std::size_t count, Word* out) const {
+    const bool by_block =
+        pattern_.kind == ProbePattern::Kind::kCode || pattern_.kind == ProbePattern::Kind::kActive;
+    if (stride != 1 || !by_block) {
+      for (std::size_t i = 0; i < count; ++i) out[i] = word(first + i * stride);
       return;
     }
-    case ProbePattern::Kind::kDigit: {
-      const unsigned shift = pattern.number * bits;
-      body([shift](std::uint64_t index) { return shift < 64 ? index >> shift : 0; });
-      return;
-    }
-    case ProbePattern::Kind::kSpecial: {
-      const std::array<std::uint64_t, kSpecialWords> words = special_words(dtype);
-      const unsigned number = pattern.number;
-      body([words, number](std::uint64_t index) { return words[(index + number) % words.size()]; });
-      return;
-    }
-    case ProbePattern::Kind::kActive: {
-      const FloatBits fields = float_bits(dtype);
-      const unsigned bit = pattern.number % 64;
-      const std::uint64_t wanted = pattern.number < 64 ? 1 : 0;
-      body([fields, bit, wanted](std::uint64_t index) {
-        return (index >> bit & 1) == wanted ? ordinary_word(fields, mix(index, 2))
-                                            : quiet_nan(fields, 0);
-      });
-      return;
+    for (std::size_t done = 0; done < count;) {
+      const std::uint64_t index = first + done;
+      const std::uint64_t within = index % kCodeBlock;
+      const auto size =
+          static_cast<std::size_t>(std::min<std::uint64_t>(count - done, kCodeBlock - within));
+      const CodeBlock<Word> block(table_, index / kCodeBlock);
+      const unsigned code = pattern_.kind == ProbePattern::Kind::kCode ? pattern_.number : 0;
+      Word* const part = out + done;
+      for (std::size_t i = 0; i < size; ++i) part[i] = block.word(code, within + i);
+      if (pattern_.kind == ProbePattern::Kind::kActive) keep_active(index, size, part);
+      done += size;
     }
   }
-}
+
+ private:
+  Word code(unsigned number, std::uint64_t index) const {
+    return CodeBlock<Word>(table_, index / kCodeBlock).word(number, index % kCodeBlock);
+  }
+
+  // Makes codes of one block numbers, or NaN where the element is not active.
+  void keep_active(std::uint64_t index, std::size_t size, Word* words) const {
+    const Activity activity(pattern_.number);
+    const auto nan = static_cast<Word>(quiet_nan(fields_, 0));
+    const auto exponent = static_cast<Word>(ordinary_word(fields_, 0));
+    const auto mantissa = static_cast<Word>((std::uint64_t{1} << fields_.mantissa) - 1);
+    if (std::uint64_t{1} << activity.bit >= kCodeBlock) {
+      const bool active = activity.active(index);
+      for (std::size_t i = 0; i < size; ++i) {
+        words[i] = active ? static_cast<Word>((words[i] & mantissa) | exponent) : nan;
+      }
+      return;
+    }
+    // Words of floating point are wide enough for an index within a block.
+    const auto within = static_cast<Word>(index % kCodeBlock);
+    const auto wanted = static_cast<Word>(activity.wanted);
+    for (std::size_t i = 0; i < size; ++i) {
+      const auto at = static_cast<Word>(within + static_cast<Word>(i));
+      const bool active = static_cast<Word>(at >> activity.bit & 1) == wanted;
+      words[i] = active ? static_cast<Word>((words[i] & mantissa) | exponent) : nan;
+    }
+  }
+
+  const ProbePattern pattern_;
+  const FloatBits fields_;
+  const std::array<std::uint64_t, kSpecialWords> special_;
+  const CodeTable<Word>& table_;
+};
 
 }  // namespace
 
 std::uint64_t probe_word(const ProbePattern& pattern, Dtype dtype, std::uint64_t index) {
   std::uint64_t word = 0;
-  with_pattern(pattern, dtype, [&](const auto& word_of) { word = word_of(index); });
-  const unsigned unused = 64 - 8 * word_bytes(dtype);
-  return word << unused >> unused;
+  for_width(word_bytes(dtype),
+            [&]<typename Word>(Word) { word = PatternWords<Word>(pattern, dtype).word(index); });
+  return word;
 }
 
 Status fill_probe(TargetMemory& memory, const TensorView& probe, const ProbePattern& pattern) {
   Bytes buffer;
   return for_each_block(probe, [&](const ViewBlock& block) {
-    return for_width(word_bytes(probe.dtype), [&]<typename Word>(Word) {
-      buffer.resize(static_cast<std::size_t>(block.words) * sizeof(Word));
-      with_pattern(pattern, probe.dtype, [&](const auto& word_of) {
-        Word* out = reinterpret_cast<Word*>(buffer.data());
-        for (std::uint64_t i = 0; i < block.words; ++i) {
-          out[i] = static_cast<Word>(word_of(block.first + i));
-        }
-      });
-      return memory.write(block.view, buffer);
+    const auto words = static_cast<std::size_t>(block.words);
+    buffer.resize(words * word_bytes(probe.dtype));
+    for_width(word_bytes(probe.dtype), [&]<typename Word>(Word) {
+      PatternWords<Word>(pattern, probe.dtype)
+          .fill(block.first, 1, words, reinterpret_cast<Word*>(buffer.data()));
     });
+    return memory.write(block.view, buffer);
   });
 }
 
 Result<bool> holds_pattern(TargetMemory& memory, const TensorView& source, const Box& box,
                            const ProbePattern& pattern, Dtype dtype) {
-  Bytes buffer;
+  Bytes held;
+  Bytes wanted;
   const unsigned width = word_bytes(dtype);
   for (const Box& piece : split(box, kViewBlockBytes / width)) {
     TensorView words{source.storage, source.dtype, piece.dst_offset, {}, {}};
@@ -102,20 +205,18 @@ Result<bool> holds_pattern(TargetMemory& memory, const TensorView& source, const
       indices.sizes.push_back(dim.size);
       indices.strides.push_back(dim.src_stride);
     }
-    buffer.resize(static_cast<std::size_t>(piece.elements()) * width);
-    DCR_TRY(memory.read(words, buffer));
-    bool holds = true;
+    held.resize(static_cast<std::size_t>(piece.elements()) * width);
+    wanted.resize(held.size());
+    DCR_TRY(memory.read(words, held));
     for_width(width, [&]<typename Word>(Word) {
-      const Word* at = reinterpret_cast<const Word*>(buffer.data());
-      with_pattern(pattern, dtype, [&](const auto& word_of) {
-        for_each_row(indices, [&](std::uint64_t index, std::uint64_t stride, std::uint64_t count) {
-          for (std::uint64_t i = 0; i < count; ++i) {
-            holds &= *at++ == static_cast<Word>(word_of(index + i * stride));
-          }
-        });
+      const PatternWords<Word> pattern_words(pattern, dtype);
+      Word* at = reinterpret_cast<Word*>(wanted.data());
+      for_each_row(indices, [&](std::uint64_t index, std::uint64_t stride, std::uint64_t count) {
+        pattern_words.fill(index, stride, static_cast<std::size_t>(count), at);
+        at += count;
       });
     });
-    if (!holds) return false;
+    if (held != wanted) return false;
   }
   return true;
 }

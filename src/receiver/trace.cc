@@ -175,8 +175,17 @@ class Tracer::Recorder final : public LoaderHook {
         (!event.source || view_words(*event.source) != view_words(event.destination))) {
       return invalid("copies another number of elements than it writes");
     }
-    DCR_ASSIGN(const std::uint64_t bytes, memory_.storage_bytes(event.destination.storage));
+    const std::uint64_t given_bytes = work_.tensor.words * word_bytes(work_.probe.dtype);
+    std::uint64_t bytes = given_bytes;
+    if (!to_given) {
+      DCR_ASSIGN(bytes, memory_.storage_bytes(event.destination.storage));
+    }
     if (!view_fits(event.destination, bytes)) return invalid("writes past the end of a storage");
+    // The probe's storage may be larger than the tensor.
+    const bool from_given = event.source && event.source->storage == work_.probe.storage;
+    if (from_given && !view_fits(*event.source, given_bytes)) {
+      return invalid("reads past the end of the given tensor");
+    }
     DCR_TRY(record(event, to_given));
     return to_given ? LoaderVerdict::kPerform : LoaderVerdict::kSuppress;
   }
@@ -493,17 +502,32 @@ Status Tracer::list_active(Work& work) {
   return {};
 }
 
+Tracer::~Tracer() {
+  // An id that is known cannot be refused.
+  if (reserved_) static_cast<void>(memory_.release(storage_).ok());
+}
+
+Status Tracer::reserve(std::uint64_t bytes) {
+  if (reserved_ && bytes <= bytes_) return {};
+  if (reserved_) DCR_TRY(memory_.release(storage_));
+  reserved_ = false;
+  DCR_ASSIGN(storage_, memory_.allocate(bytes));
+  reserved_ = true;
+  bytes_ = bytes;
+  return {};
+}
+
 Result<LoadTrace> Tracer::trace(std::uint32_t tensor) {
   const CanonicalTensor& canonical = catalogue_[tensor];
   Work work{canonical, {}, {}, {}};
   const std::uint64_t bytes = canonical.words * word_bytes(canonical.dtype);
-  const Result<std::uint64_t> storage = memory_.allocate(bytes);
-  if (!storage.ok()) {
-    if (storage.status().code() != Code::kTooLarge) return storage.status();
-    work.refuse("no room for a probe: " + storage.status().message());
+  const Status room = reserve(bytes);
+  if (!room.ok()) {
+    if (room.code() != Code::kTooLarge) return room;
+    work.refuse("no room for a probe: " + room.message());
     return std::move(work.trace);
   }
-  work.probe = contiguous_view(*storage, canonical);
+  work.probe = contiguous_view(storage_, canonical);
   const auto steps = [this, &work]() -> Status {
     DCR_TRY(load_codes(work));
     if (work.refused()) return {};
@@ -512,9 +536,7 @@ Result<LoadTrace> Tracer::trace(std::uint32_t tensor) {
     DCR_TRY(list_indices(work));
     return list_active(work);
   };
-  const Status status = work.tensor.words == 0 ? load_codes(work) : steps();
-  DCR_TRY(memory_.release(*storage));
-  DCR_TRY(status);
+  DCR_TRY(work.tensor.words == 0 ? load_codes(work) : steps());
   return std::move(work.trace);
 }
 

@@ -63,6 +63,9 @@ class Tracer {
   Tracer(const Catalogue& catalogue, Loader& loader, TargetMemory& memory,
          std::set<std::uint64_t> storages)
       : catalogue_(catalogue), loader_(loader), memory_(memory), storages_(std::move(storages)) {}
+  ~Tracer();
+  Tracer(const Tracer&) = delete;
+  Tracer& operator=(const Tracer&) = delete;
 
   // Leaves targets as they are, if the loader writes through the hook only. Errors: the memory's;
   // those that the loader has for its own reasons; kMismatch for events that make no sense.
@@ -71,6 +74,9 @@ class Tracer {
  private:
   class Recorder;
   struct Work;  // of one tensor
+
+  // Makes sure of a probe's storage of so many bytes.
+  Status reserve(std::uint64_t bytes);
 
   using Inspect = std::function<Status(std::size_t write, const LoaderEvent& event)>;
 
@@ -88,6 +94,9 @@ class Tracer {
   Loader& loader_;
   TargetMemory& memory_;
   std::set<std::uint64_t> storages_;
+  bool reserved_ = false;
+  std::uint64_t storage_ = 0;  // the probes', one after another
+  std::uint64_t bytes_ = 0;
 };
 
 }  // namespace dcr
