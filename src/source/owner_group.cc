@@ -16,6 +16,7 @@ constexpr std::uint64_t kScannedBytes = kPieceBytesMax + kEncoderBytes + kMiB;
 // An item is at most the words and a little.
 constexpr std::uint64_t kItemSlackBytes = kMiB;
 constexpr std::uint64_t kRawBytesMin = kPieceBytesMax + kItemSlackBytes;
+constexpr std::uint64_t kSealing = 2;  // payloads in flight of each owner, if memory allows
 
 // What a plan takes at most.
 std::uint64_t takes(const OwnerMemory& plan, unsigned threads, std::size_t owners, bool residual) {
@@ -41,7 +42,12 @@ Status other_failed() { return {Code::kCancelled, "another owner failed; its err
 Result<OwnerMemory> plan_owner_memory(const OwnerOptions& options, unsigned threads,
                                       std::size_t owners, bool residual) {
   const std::uint64_t memory = options.memory_bytes_max;
-  OwnerMemory plan{std::min(options.chunk_bytes, kPieceBytesMax), 1, 2, kRawBytesMin};
+  // Half of the memory is for buckets: what closes one, and so the payloads, must not depend on
+  // threads or chunks.
+  const std::uint64_t shares = owners * (2 + 2 * kSealing + (residual ? 1 : 0));
+  const std::uint64_t raw_bytes =
+      std::clamp(memory / 2 / shares, kRawBytesMin, kPayloadStoredBytesMax - kMiB);
+  OwnerMemory plan{std::min(options.chunk_bytes, kPieceBytesMax), 1, kSealing, raw_bytes};
   const auto fits = [&](const OwnerMemory& wanted) {
     return takes(wanted, threads, owners, residual) <= memory;
   };
@@ -57,11 +63,6 @@ Result<OwnerMemory> plan_owner_memory(const OwnerOptions& options, unsigned thre
          fits({plan.chunk_bytes, plan.window + 1, plan.sealing, plan.raw_bytes_max})) {
     ++plan.window;
   }
-  // Of what is left half to larger buckets, the rest to larger chunks.
-  const std::uint64_t left = memory - takes(plan, threads, owners, residual);
-  plan.raw_bytes_max = std::min(
-      kPayloadRawBytesMax - kMiB,  // for the items' own records
-      plan.raw_bytes_max + left / 2 / owners / (2 + 2 * plan.sealing + (residual ? 1 : 0)));
   const std::uint64_t rest = memory - takes(plan, threads, owners, residual);
   plan.chunk_bytes = std::min(options.chunk_bytes, plan.chunk_bytes + rest / plan.window);
   return plan;

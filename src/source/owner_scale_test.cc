@@ -1,6 +1,8 @@
 // Owners at sizes where bounds matter: tensors of many pieces, many tensors.
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "source/owner_group.h"
 #include "source/test_refit.h"
 #include "tests/support/temp_directory.h"
@@ -156,7 +158,28 @@ TEST(OwnerScale, TooLittleMemoryIsRefused) {
   EXPECT_EQ(large->chunk_bytes, options.chunk_bytes);
   EXPECT_EQ(large->window, 5u);
   EXPECT_EQ(large->sealing, 2u);
-  EXPECT_GT(large->raw_bytes_max, 4 * kGiB);
+  EXPECT_EQ(large->raw_bytes_max, kPayloadStoredBytesMax - kMiB);  // what readers take
+}
+
+// What closes a bucket, and so what payloads hold, is a matter of memory alone.
+TEST(OwnerScale, ThreadsAndChunksDoNotCloseBuckets) {
+  for (const std::uint64_t mib : {260u, 500u, 900u, 1500u, 3000u, 20'000u}) {
+    for (const bool residual : {false, true}) {
+      for (const std::size_t owners : {std::size_t{1}, std::size_t{2}, std::size_t{8}}) {
+        OwnerOptions options;
+        options.memory_bytes_max = mib * kMiB;
+        std::set<std::uint64_t> found;
+        for (const unsigned threads : {1u, 2u, 7u, 64u}) {
+          for (const std::uint64_t chunk : {std::uint64_t{1}, 64 * kMiB, kGiB}) {
+            options.chunk_bytes = chunk;
+            const Result<OwnerMemory> plan = plan_owner_memory(options, threads, owners, residual);
+            if (plan.ok()) found.insert(plan->raw_bytes_max);
+          }
+        }
+        EXPECT_LE(found.size(), 1u) << mib << " MiB, " << owners << " owners";
+      }
+    }
+  }
 }
 
 TEST(OwnerScale, ManyTinyTensors) {
