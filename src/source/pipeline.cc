@@ -55,7 +55,9 @@ std::vector<Chunk> cut_chunks(std::span<const Piece> pieces, std::uint32_t lane,
   std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     const std::uint64_t more = piece_bytes(pieces[i]);
-    if (chunks.empty() || bytes + more > chunk_bytes) {
+    const bool full =
+        chunks.empty() || bytes + more > chunk_bytes || i - chunks.back().begin == kChunkPiecesMax;
+    if (full) {
       chunks.push_back({lane, i, i});
       bytes = 0;
     }

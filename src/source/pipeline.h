@@ -68,9 +68,12 @@ struct Lane {
   std::uint32_t owner = 0;
 };
 
+// What a chunk of tiny tensors takes is mostly their items' own records, which so many keep small.
+inline constexpr std::size_t kChunkPiecesMax = 2048;
+
 struct ScanOptions {
   // Consecutive pieces of a lane that one thread scans one after another: a chunk, at most so many
-  // bytes, at least one piece.
+  // bytes and kChunkPiecesMax pieces, at least one piece.
   std::uint64_t chunk_bytes = 0;
   std::uint64_t window = 4;  // chunks in flight
   const CancelToken* cancel = nullptr;

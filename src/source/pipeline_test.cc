@@ -423,6 +423,25 @@ TEST(Pipeline, ABucketHoldsAsManyItemsAsReadersTake) {
   EXPECT_EQ(payloads[1].items().size(), 5u);
 }
 
+// However small they are.
+TEST(Pipeline, AChunkHoldsSoManyPieces) {
+  std::vector<TestTensor> tensors(1);
+  tensors[0] = {1, false, Bytes(2 * kChunkPiecesMax + 1, 0), Bytes(2 * kChunkPiecesMax + 1, 1)};
+  const std::vector<Piece> pieces = make_pieces(tensors, 1);
+  TestSource source(tensors, 1);
+  TestSink sink;
+  const std::unique_ptr<Executor> executor = make_executor(1);
+  Buckets buckets(*executor, {}, {}, sink);
+  const Lane lane = {pieces, &source, &buckets, 0};
+  SpanRecorder spans(&monotonic_clock());
+  ScanOptions options;
+  options.chunk_bytes = kGiB;
+  options.spans = &spans;
+  ASSERT_TRUE(scan_lanes(*executor, {&lane, 1}, options).ok());
+  EXPECT_EQ(spans.take().size(), 3u);  // one of each chunk
+  EXPECT_EQ(buckets.result().items, pieces.size());
+}
+
 TEST(Pipeline, PiecesStayWithinWhatAnItemHolds) {
   for (const unsigned width : {1u, 2u, 4u, 8u}) {
     EXPECT_LE(piece_words(width), kItemElementsMax);
