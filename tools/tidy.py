@@ -132,7 +132,6 @@ TESTED_BY = {
     "src/receiver/probe.cc": ("src/receiver/prewarm_test.cc", "part of a trace"),
     "src/receiver/regions.cc": ("src/receiver/prewarm_test.cc", "part of a trial"),
     "src/receiver/scratch.cc": ("src/receiver/receiver_property_test.cc", "equal to dense loads"),
-    "src/receiver/trace.cc": ("src/receiver/prewarm_test.cc", "seen as classes and places"),
     "src/receiver/trial.cc": ("src/receiver/prewarm_test.cc", "seen as classes"),
     "src/receiver/views.cc": ("src/receiver/host_memory_test.cc", "what read and write go by"),
     "src/delta/compose.cc": ("src/delta/in_place_test.cc", "what is shown before a write"),

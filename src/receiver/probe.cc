@@ -105,6 +105,8 @@ class PatternWords {
         return static_cast<Word>(shift < 64 ? index >> shift : 0);
       case ProbePattern::Kind::kSpecial:
         return static_cast<Word>(special_[(index + pattern_.number) % special_.size()]);
+      case ProbePattern::Kind::kOrdinary:
+        return ordinary(code(0, index));
       case ProbePattern::Kind::kActive:
         break;
     }
@@ -115,8 +117,9 @@ class PatternWords {
 
   // The words of `count` indices, `stride` apart.
   void fill(std::uint64_t first, std::uint64_t stride, std::size_t count, Word* out) const {
-    const bool by_block =
-        pattern_.kind == ProbePattern::Kind::kCode || pattern_.kind == ProbePattern::Kind::kActive;
+    const bool by_block = pattern_.kind == ProbePattern::Kind::kCode ||
+                          pattern_.kind == ProbePattern::Kind::kActive ||
+                          pattern_.kind == ProbePattern::Kind::kOrdinary;
     if (stride != 1 || !by_block) {
       for (std::size_t i = 0; i < count; ++i) out[i] = word(first + i * stride);
       return;
@@ -131,6 +134,9 @@ class PatternWords {
       Word* const part = out + done;
       for (std::size_t i = 0; i < size; ++i) part[i] = block.word(code, within + i);
       if (pattern_.kind == ProbePattern::Kind::kActive) keep_active(index, size, part);
+      if (pattern_.kind == ProbePattern::Kind::kOrdinary) {
+        for (std::size_t i = 0; i < size; ++i) part[i] = ordinary(part[i]);
+      }
       done += size;
     }
   }
@@ -138,6 +144,13 @@ class PatternWords {
  private:
   Word code(unsigned number, std::uint64_t index) const {
     return CodeBlock<Word>(table_, index / kCodeBlock).word(number, index % kCodeBlock);
+  }
+
+  // kOrdinary's word from a code.
+  Word ordinary(Word code) const {
+    if (fields_.width == 0) return static_cast<Word>(pattern_.number);
+    const std::uint64_t octaves = std::uint64_t{2} * pattern_.number << fields_.mantissa;
+    return static_cast<Word>(ordinary_word(fields_, code) + octaves);
   }
 
   // Makes codes of one block numbers, or NaN where the element is not active.

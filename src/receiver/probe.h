@@ -21,6 +21,8 @@ struct ProbePattern {
     // Words that functions of values treat differently: NaN, infinities, zeros, extremes. Each
     // element has another of kSpecialWords for each number.
     kSpecial,
+    // Numbers between 1 and 2, or for number 1 between 4 and 8; 0 or 1 in types that are no floats.
+    kOrdinary,
   };
   Kind kind = Kind::kCode;
   unsigned number = 0;

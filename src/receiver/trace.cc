@@ -19,6 +19,9 @@ namespace {
 // Dimensions along which a view repeats one element are unrolled into so many boxes.
 constexpr std::uint64_t kRepeatsMax = 4096;
 
+// Tensors of at most so many words are probed with every special word in every place.
+constexpr std::uint64_t kTinyWords = 4096;
+
 bool same_words(const TensorView& a, const TensorView& b) {
   return a.dtype == b.dtype && a.offset == b.offset && a.sizes == b.sizes && a.strides == b.strides;
 }
@@ -125,17 +128,30 @@ bool same_event(const LoaderEvent& event, std::uint64_t given, const TracedWrite
 
 // What is known of one write on the way.
 struct Seen {
-  std::array<std::uint64_t, 2> fills{};  // by code
-  std::array<Digest, 2> contents{};
-  bool holds = true;        // the source is what its geometry, the guess or the list says
-  bool geometry = false;    // there is a geometry: a view of the given tensor
-  bool unresolved = false;  // a copy from a temporary that may hold canonical elements
+  std::uint64_t fill = 0;            // of the first load
+  std::array<Digest, 2> contents{};  // by code
+  bool holds = true;                 // the source is what its geometry, the guess or the list says
+  bool geometry = false;             // there is a geometry: a view of the given tensor
+  bool unresolved = false;           // a copy from a temporary that may hold canonical elements
+  bool varies = false;               // some load wrote other words than the first
   std::vector<std::uint64_t> corners;  // canonical index at the first element, then one step along
                                        // each dimension
   std::optional<Box> guess;            // canonical word → source word
   std::vector<std::uint64_t> list;     // canonical word of each element
   std::vector<std::uint8_t> erased, mixed;  // one byte an element: seen so in some load
 };
+
+namespace {
+
+// Whether no load has shown that the write depends on the given tensor.
+bool may_be_constant(const LoaderEvent& event, const Seen& seen) {
+  if (seen.varies) return false;
+  if (event.kind == LoaderEventKind::kFill) return true;
+  return event.kind == LoaderEventKind::kCopy && !(seen.geometry && seen.holds) &&
+         seen.contents[0] == seen.contents[1];
+}
+
+}  // namespace
 
 struct Tracer::Work {
   const CanonicalTensor& tensor;
@@ -213,8 +229,11 @@ class Tracer::Recorder final : public LoaderHook {
       work_.refuse("two loads of it wrote differently");
       return {};
     }
-    if (event.kind == LoaderEventKind::kFill && code_ < 2)
-      work_.seen[at].fills[code_] = event.fill_word;
+    Seen& seen = work_.seen[at];
+    if (event.kind == LoaderEventKind::kFill) {
+      if (code_ == 0) seen.fill = event.fill_word;
+      seen.varies = seen.varies || event.fill_word != seen.fill;
+    }
     if (event.kind == LoaderEventKind::kCopy && !to_given) return inspect_(at, event);
     return {};
   }
@@ -264,7 +283,33 @@ Status Tracer::load_codes(Work& work) {
   return {};
 }
 
-// Says of a copy what two loads have shown.
+// Functions of a tensor may be the same for two codes: a maximum that is NaN or a type's largest
+// number, a cast into a type of eight bits. Constants stay the same for other words too.
+Status Tracer::check_constants(Work& work) {
+  const bool any = std::any_of(work.seen.begin(), work.seen.end(), [&](const Seen& seen) {
+    const TracedWrite& write = work.trace.writes[static_cast<std::size_t>(&seen - &work.seen[0])];
+    return !write.to_given && may_be_constant(write.event, seen);
+  });
+  if (!any) return {};
+  const Inspect inspect = [&](std::size_t at, const LoaderEvent& event) -> Status {
+    Seen& seen = work.seen[at];
+    if (!may_be_constant(event, seen)) return {};
+    DCR_ASSIGN(const Digest contents, content_digest(memory_, *event.source));
+    seen.varies = seen.varies || contents != seen.contents[0];
+    return {};
+  };
+  // A tensor of many elements has all special words at once.
+  const unsigned specials = work.tensor.words <= kTinyWords ? kSpecialWords : 1;
+  for (unsigned number = 0; number < 2 + specials && !work.refused(); ++number) {
+    const ProbePattern pattern = number < 2
+                                     ? ProbePattern{ProbePattern::Kind::kOrdinary, number}
+                                     : ProbePattern{ProbePattern::Kind::kSpecial, number - 2};
+    DCR_TRY(load(work, pattern, inspect));
+  }
+  return {};
+}
+
+// Says of a copy what these loads have shown.
 void Tracer::sort_copy(Work& work, std::size_t at) {
   TracedWrite& write = work.trace.writes[at];
   Seen& seen = work.seen[at];
@@ -286,7 +331,7 @@ void Tracer::sort_copy(Work& work, std::size_t at) {
     if (none) write.elements.clear();
     // Elements that repeat too irregularly, or a cast that nobody here can do.
     if (!castable || (write.elements.empty() && !none)) write.kind = WriteKind::kOpaque;
-  } else if (write.follows < 0 && seen.contents[0] == seen.contents[1]) {
+  } else if (write.follows < 0 && may_be_constant(write.event, seen)) {
     write.kind = WriteKind::kConstant;
   } else {
     write.kind = WriteKind::kComputed;
@@ -300,8 +345,8 @@ void Tracer::sort_writes(Work& work) {
     if (write.to_given) {
       write.kind = WriteKind::kGiven;
     } else if (write.event.kind == LoaderEventKind::kFill) {
-      const bool constant = work.seen[at].fills[0] == work.seen[at].fills[1];
-      write.kind = constant ? WriteKind::kConstant : WriteKind::kOpaque;
+      write.kind =
+          may_be_constant(write.event, work.seen[at]) ? WriteKind::kConstant : WriteKind::kOpaque;
     } else if (write.event.kind == LoaderEventKind::kCopy) {
       sort_copy(work, at);
     }
@@ -530,6 +575,7 @@ Result<LoadTrace> Tracer::trace(std::uint32_t tensor) {
   work.probe = contiguous_view(storage_, canonical);
   const auto steps = [this, &work]() -> Status {
     DCR_TRY(load_codes(work));
+    if (!work.refused()) DCR_TRY(check_constants(work));
     if (work.refused()) return {};
     sort_writes(work);
     DCR_TRY(guess_views(work));

@@ -82,6 +82,7 @@ class Tracer {
 
   Status load(Work& work, const ProbePattern& pattern, const Inspect& inspect);
   Status load_codes(Work& work);
+  Status check_constants(Work& work);
   static void sort_writes(Work& work);
   static void sort_copy(Work& work, std::size_t at);
   Status guess_views(Work& work);
