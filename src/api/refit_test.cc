@@ -240,6 +240,8 @@ TEST_F(RefitTest, FullConversionGivesTheSameBits) {
   const RefitResult result = run_well();
   EXPECT_EQ(result.encodings.size(), 1U);
   EXPECT_TRUE(result.encodings.contains("overwrite"));
+  EXPECT_EQ(result.elements, 30U);
+  EXPECT_EQ(result.changed, 3U);
   EXPECT_EQ(result.canonical_changed, 3U);
   EXPECT_EQ(result.destinations, 6U);
   EXPECT_EQ(result.canonical_elements, 30U);

@@ -44,7 +44,7 @@ struct PrepareResult {
 
 // What one owner owns; fixed by the geometry.
 struct OwnerSizes {
-  std::uint64_t source_elements = 0;  // projected ones, once each
+  std::uint64_t source_elements = 0;  // once each, those that only converters read too
   std::uint64_t projected_words = 0;
   std::uint64_t projected_bytes = 0;
   std::uint64_t residual_words = 0;

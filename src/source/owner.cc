@@ -61,13 +61,13 @@ Status Owner::plan(const std::string& arena_path) {
   for (std::size_t i = 0; i < plan_.pieces.size(); ++i) {
     const std::uint64_t words = plan_.pieces[i].box.words();
     const std::uint64_t bytes = words * plan_.pieces[i].width;
+    if (plan_.sources[i].counted) sizes_.source_elements += words;
     if (plan_.pieces[i].tensor == kNoTensor) {
       sizes_.tracked_bytes += bytes;
       continue;
     }
     sizes_.projected_words += words;
     sizes_.projected_bytes += bytes;
-    if (plan_.sources[i].counted) sizes_.source_elements += words;
   }
   residual_ = std::make_unique<ResidualShare>(geometry_, input_.rank, plan_.arena_bytes);
   sizes_.residual_words = residual_->words();
@@ -334,9 +334,9 @@ Result<PrepareResult> Owner::finish_prepare() {
   result.pipeline = buckets_->result();
   result.mode = dense_ ? AttemptMode::kDense : attempt_.mode;
   for (std::size_t i = 0; i < findings_.size(); ++i) {
+    if (plan_.sources[i].counted) result.changed_source_elements += findings_[i].changes;
     if (plan_.pieces[i].tensor == kNoTensor) continue;
     result.changed_projected_words += findings_[i].changes;
-    if (plan_.sources[i].counted) result.changed_source_elements += findings_[i].changes;
   }
   result.changed_residual_words = residual_->changed_words();
   result.converted_bytes = residual_->compared_bytes();

@@ -73,6 +73,7 @@ class Planner {
     DCR_ASSIGN(const Box view, box_of_view(task.view, elements));
     const std::vector<bool> counted = counted_parts(task.placement);
     std::vector<Box> held;  // source elements whose bits the canonical words hold
+    bool projected = false;
     for (std::size_t i = 0; i < task.placement.size(); ++i) {
       const PlacementPart& part = task.placement[i];
       if (part.destination >= input_.catalogue->size()) {
@@ -83,13 +84,14 @@ class Planner {
       const CanonicalTensor& tensor = (*input_.catalogue)[part.destination];
       DCR_TRY(about(tensor, validate_box(part.box, elements, tensor.words)));
       if (!input_.projected(part.destination)) continue;
+      projected = true;
       const Dtype dtype = view_dtype(tensor.dtype);
       DCR_TRY(about(tensor, cast_supported(task.view.dtype, dtype)));
       DCR_TRY(about(tensor, add_part(index, view, part, counted[i])));
       if (counted[i] && task.view.dtype == dtype) held.push_back(invert(part.box));
     }
     if (!input_.feeds(task.name) || covers_exactly_once(held, elements).ok()) return {};
-    return add_tracked(index, task.view, view);
+    return add_tracked(index, task.view, view, !projected);
   }
 
   Status add_tracked_source(std::uint32_t index) {
@@ -98,7 +100,8 @@ class Planner {
     if (!owns(source.name, source.replicas, input_.rank)) return {};
     DCR_ASSIGN(const std::uint64_t elements, tensor_elements(source.view.sizes));
     DCR_ASSIGN(const Box view, box_of_view(source.view, elements));
-    return add_tracked(static_cast<std::uint32_t>(input_.tasks.size()) + index, source.view, view);
+    return add_tracked(static_cast<std::uint32_t>(input_.tasks.size()) + index, source.view, view,
+                       true);
   }
 
   SourcePlan finish() {
@@ -160,8 +163,8 @@ class Planner {
     return {};
   }
 
-  Status add_tracked(std::uint32_t source, const TensorView& view, const Box& box) {
-    add_pieces(source, kNoTensor, word_bytes(view.dtype), box, false);
+  Status add_tracked(std::uint32_t source, const TensorView& view, const Box& box, bool counted) {
+    add_pieces(source, kNoTensor, word_bytes(view.dtype), box, counted);
     return {};
   }
 

@@ -141,6 +141,7 @@ TEST_F(SourcePlanTest, TracksWhatFeedsConverters) {
   EXPECT_FALSE(made->pieces[2].send);
   EXPECT_EQ(made->pieces[2].width, 4);
   EXPECT_EQ(made->pieces[2].box.words(), 24u);
+  EXPECT_FALSE(made->sources[2].counted);  // its projected elements are
   tasks_[0].view = kWhole;
   tasks_[0].view.sizes = {5, 6};  // six elements go nowhere
   EXPECT_EQ(plan()->pieces.size(), 3u);
@@ -151,6 +152,7 @@ TEST_F(SourcePlanTest, TracksWhatFeedsConverters) {
   EXPECT_EQ(made->pieces[0].tensor, 1u);
   EXPECT_EQ(made->pieces[1].tensor, kNoTensor);
   EXPECT_EQ(made->sources[1].source, 0u);
+  EXPECT_TRUE(made->sources[1].counted);
 }
 
 TEST_F(SourcePlanTest, TrackedSources) {
@@ -163,6 +165,7 @@ TEST_F(SourcePlanTest, TrackedSources) {
   EXPECT_EQ(made->pieces[1].tensor, kNoTensor);
   EXPECT_EQ(made->sources[1].source, 1u);
   EXPECT_EQ(made->sources[1].box, (Box{2, 0, {{3, 4, 2}, {2, 1, 1}}}));
+  EXPECT_TRUE(made->sources[1].counted);
 }
 
 TEST_F(SourcePlanTest, EmptyShardsHaveNoPieces) {
