@@ -204,7 +204,8 @@ class GeometryBuilder {
     return {};
   }
 
-  // Inputs are source tensors, or canonical tensors that another group makes.
+  // Inputs are source tensors, or canonical tensors that another group makes; a name of both means
+  // both, as a change that is overlooked would stay so.
   Status link_inputs() {
     if (ranks_.empty()) return {};
     std::vector<std::string>& names = geometry_.source_names_;
@@ -219,18 +220,15 @@ class GeometryBuilder {
       Geometry::Group& group = geometry_.groups_[i];
       for (const std::string& input : ranks_[0].converters[i].inputs) {
         const std::int64_t source = geometry_.find_source(input);
-        if (source >= 0) {
-          group.inputs.push_back(static_cast<std::uint32_t>(source));
-          continue;
-        }
+        if (source >= 0) group.inputs.push_back(static_cast<std::uint32_t>(source));
         const std::int64_t tensor = catalogue_.find(input);
         const std::int64_t maker = tensor < 0 ? -1 : group_of_[static_cast<std::size_t>(tensor)];
-        if (maker < 0) {
+        if (maker >= 0) group.upstream.push_back(static_cast<std::uint32_t>(maker));
+        if (source < 0 && maker < 0) {
           return {Code::kNotFound,
                   "converter " + quoted_name(group.name) + ": its input " + quoted_name(input) +
                       " is no source tensor of any rank and no converter makes it"};
         }
-        group.upstream.push_back(static_cast<std::uint32_t>(maker));
       }
     }
     return {};

@@ -96,6 +96,17 @@ TEST_F(GeometryTest, SelectsWhatChangesReach) {
   EXPECT_TRUE(std::find(of_owner.begin(), of_owner.end(), 3u) != of_owner.end());
 }
 
+// "x" is what "h" reads: as a source tensor and as what "g" makes.
+TEST_F(GeometryTest, AnInputMayHaveBothNames) {
+  ranks_[0].sources.push_back("x");
+  const auto geometry = Geometry::make(catalogue_, ranks_).value();
+  EXPECT_EQ(geometry->groups()[1].inputs.size(), 1u);
+  EXPECT_EQ(geometry->groups()[1].upstream, (std::vector<std::uint32_t>{0}));
+  std::vector<std::uint8_t> flags(geometry->flags().count, 0);
+  flags[geometry->flags().source] = 1;  // "s" → "x" → "y", "z"
+  EXPECT_EQ(geometry->select(flags, {}).size(), 5u);
+}
+
 TEST_F(GeometryTest, UnknownInputsSelectEverythingOnAnyChange) {
   for (OwnerDeclaration& rank : ranks_) rank.converters[1].inputs_unknown = true;
   const auto geometry = Geometry::make(catalogue_, ranks_).value();
