@@ -188,7 +188,8 @@ struct ConverterPart {
 
 struct ConverterDeclaration {
   std::string name;                  // of the group
-  std::vector<std::string> inputs;   // names of source tensors, on any rank
+  std::vector<std::string> inputs;   // source tensors that it reads, of this rank or of all; or
+                                     // canonical tensors that another converter makes
   bool inputs_unknown = false;       // then any change selects every residual tensor
   bool custom_export = false;        // direct projection is off for what it touches
   std::vector<std::string> outputs;  // canonical names, all of the group

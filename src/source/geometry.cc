@@ -163,7 +163,7 @@ class GeometryBuilder {
     for (std::size_t i = 0; i < first.size(); ++i) {
       const ConverterDeclaration& a = first[i];
       const ConverterDeclaration& b = rank.converters[i];
-      if (a.name == b.name && a.inputs == b.inputs && a.inputs_unknown == b.inputs_unknown &&
+      if (a.name == b.name && a.inputs_unknown == b.inputs_unknown &&
           a.custom_export == b.custom_export && a.outputs == b.outputs) {
         continue;
       }
@@ -209,8 +209,10 @@ class GeometryBuilder {
   Status link_inputs() {
     if (ranks_.empty()) return {};
     std::vector<std::string>& names = geometry_.source_names_;
-    for (const ConverterDeclaration& declared : ranks_[0].converters) {
-      for (const std::string& input : declared.inputs) {
+    std::vector<std::vector<std::string>> inputs;  // by group
+    for (std::size_t i = 0; i < geometry_.groups_.size(); ++i) {
+      inputs.push_back(inputs_of(i));
+      for (const std::string& input : inputs.back()) {
         if (is_source(input)) names.push_back(input);
       }
     }
@@ -218,7 +220,7 @@ class GeometryBuilder {
     names.erase(std::unique(names.begin(), names.end()), names.end());
     for (std::size_t i = 0; i < geometry_.groups_.size(); ++i) {
       Geometry::Group& group = geometry_.groups_[i];
-      for (const std::string& input : ranks_[0].converters[i].inputs) {
+      for (const std::string& input : inputs[i]) {
         const std::int64_t source = geometry_.find_source(input);
         if (source >= 0) group.inputs.push_back(static_cast<std::uint32_t>(source));
         const std::int64_t tensor = catalogue_.find(input);
@@ -232,6 +234,18 @@ class GeometryBuilder {
       }
     }
     return {};
+  }
+
+  // What a group reads on any rank: each declares its own shards, or those of all.
+  std::vector<std::string> inputs_of(std::size_t group) const {
+    std::vector<std::string> inputs;
+    for (const OwnerDeclaration& rank : ranks_) {
+      const std::vector<std::string>& declared = rank.converters[group].inputs;
+      inputs.insert(inputs.end(), declared.begin(), declared.end());
+    }
+    std::sort(inputs.begin(), inputs.end());
+    inputs.erase(std::unique(inputs.begin(), inputs.end()), inputs.end());
+    return inputs;
   }
 
   bool is_source(const std::string& name) const {
