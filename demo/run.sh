@@ -6,8 +6,8 @@
 # Fetches a real model, takes it through the training steps recorded in demo/steps, and then does
 # with those checkpoints what a user does: on files diff, apply, verify, a chain, in place; between
 # ranks a refit of each step, from sharded owners to sharded receivers. Files are checked twice, by
-# `dcr verify` and by diff(1); receivers byte for byte against a dense load. Ends with a table of the
-# steps. Exit code 0 only if everything came out equal.
+# `dcr verify` and by diff(1); receivers byte for byte against a dense load. Ends with a table of
+# the steps. Exit code 0 only if everything came out equal.
 set -eu
 
 demo=$(cd "$(dirname "$0")" && pwd)

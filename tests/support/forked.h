@@ -12,8 +12,8 @@
 
 namespace dcr {
 
-// Whether a process may have a child here: qemu-user, under which tests of other machines run, hangs
-// in fork.
+// Whether a process may have a child here: qemu-user, under which tests of other machines run,
+// hangs in fork.
 inline constexpr bool can_fork() {
 #ifdef DCR_EMULATED
   return false;
@@ -23,8 +23,8 @@ inline constexpr bool can_fork() {
 }
 
 // Runs `body` in a forked child in which the environment variable DCR_FORCE_ISA is `isa` (unset if
-// null), and returns the text that it gives. REQUIRES: can_fork(), no other thread runs, and this process has
-// not chosen its kernels yet.
+// null), and returns the text that it gives. REQUIRES: can_fork(), no other thread runs, and this
+// process has not chosen its kernels yet.
 inline std::string run_with_isa(const char* isa, const std::function<std::string()>& body) {
   int ends[2];
   DCR_ASSERT(::pipe(ends) == 0);
