@@ -194,7 +194,10 @@ class Fp8Converter final : public BlockConverter {
         largest = std::fmax(largest, std::fabs(values[j]));  // passes over NaN
       }
     }
-    for (float& scale : *out) scale = scale == 0.0F ? 1.0F : scale / kFp8Max;
+    for (float& scale : *out) {
+      scale /= kFp8Max;
+      if (scale == 0.0F) scale = 1.0F;
+    }
     return {};
   }
 

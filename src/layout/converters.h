@@ -45,9 +45,10 @@ Result<std::unique_ptr<Converter>> make_low_rank_converter(SourceMemory& memory,
                                                            ConverterInput b, float scale,
                                                            const ConverterOutput& out);
 
-// weight [n, m] → F8_E4M3 with one F32 per block of 128 × 128: scale = max |w| / 448 (1 where all
-// are 0), out = e4m3(float(w) / scale). NaN elements do not count for the maximum. A rank's rows
-// and columns begin and end at a block, or where the tensor ends.
+// weight [n, m] → F8_E4M3 with one F32 per block of 128 × 128: scale = max |w| / 448 (1 where that
+// is 0, as it also is of the smallest subnormal numbers), out = e4m3(float(w) / scale). NaN
+// elements do not count for the maximum. A rank's rows and columns begin and end at a block, or
+// where the tensor ends.
 inline constexpr std::uint64_t kFp8Block = 128;
 inline constexpr float kFp8Max = 448.0F;
 Result<std::unique_ptr<Converter>> make_fp8_converter(SourceMemory& memory, std::string name,

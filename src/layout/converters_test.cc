@@ -195,6 +195,24 @@ TEST(Converters, Fp8Blocks) {
   }
 }
 
+// A scale that would be 0 in F32 would make NaN of 0 and infinity of everything else.
+TEST(Converters, Fp8OfTheSmallestNumbers) {
+  TestMemory memory;
+  const TensorView weight = contiguous_view(memory.allocate(3 * 4).value(), Dtype::kF32, {1, 3});
+  const Bytes words = {1, 0, 0, 0, 0, 0, 0, 0, 100, 0, 0, 0x80};
+  ASSERT_TRUE(memory.write(weight, words).ok());
+  const auto made =
+      make_fp8_converter(memory, "f", {"w", weight}, output("out", Dtype::kF8E4M3, {1, 3}),
+                         output("scale", Dtype::kF32, {1, 1}));
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  Bytes out(3);
+  ASSERT_TRUE((*made)->convert(0, 0, 3, out).ok());
+  EXPECT_EQ(out, (Bytes{0, 0, 0x80}));
+  Bytes scale(4);
+  ASSERT_TRUE((*made)->convert(1, 0, 1, scale).ok());
+  EXPECT_EQ(scale, (Bytes{0, 0, 0x80, 0x3f}));
+}
+
 TEST(Converters, Refuse) {
   TestMemory memory;
   const auto view = [](const Shape& sizes, Dtype dtype = Dtype::kBF16) {
