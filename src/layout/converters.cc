@@ -291,7 +291,12 @@ std::unique_ptr<Converter> convert_task(SourceMemory& memory, const Catalogue& c
     ConverterPart declared;
     declared.canonical = catalogue[part.destination].name;
     declared.offset = part.box.dst_offset;
-    for (const BoxDimension& dim : part.box.dims) {
+    // In the order of the canonical tensor, which the task's own may not be.
+    std::vector<BoxDimension> dims = part.box.dims;
+    std::stable_sort(dims.begin(), dims.end(), [](const BoxDimension& a, const BoxDimension& b) {
+      return a.dst_stride > b.dst_stride;
+    });
+    for (const BoxDimension& dim : dims) {
       view.sizes.push_back(dim.size);
       view.strides.push_back(dim.src_stride);
       declared.sizes.push_back(dim.size);
