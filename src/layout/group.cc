@@ -3,15 +3,15 @@
 #include <algorithm>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
 #include "base/checked.h"
+#include "base/limits.h"
 #include "tensor/text.h"
 
 namespace dcr {
 
 namespace {
-
-constexpr std::uint32_t kMissing = ~std::uint32_t{0};
 
 std::string rule_text(const Layout& layout, std::uint32_t rule) {
   return "rule " + std::to_string(rule + 1) + " (" +
@@ -47,7 +47,7 @@ class Grouper {
                                            " matches no tensor; correct its pattern or remove it");
       }
     }
-    DCR_TRY(check_complete());
+    DCR_TRY(complete());
     return std::move(groups_);
   }
 
@@ -105,25 +105,36 @@ class Grouper {
       group.rule = r;
       group.expert = expert;
       if (rule.mapping != MappingClass::kNone) group.name = rule.name.fill(captures, values_);
-      group.members.resize(rule.match.size() * (rule.stacked ? rule.experts : 1), kMissing);
+      if (group.name.size() > kTensorNameBytesMax) {
+        return {Code::kTooLarge,
+                "tensor " + quoted_name(name) + ": " + rule_text(layout_, r) +
+                    " makes a local tensor with a name above " +
+                    std::to_string(kTensorNameBytesMax) + " bytes",
+                name};
+      }
       groups_.push_back(std::move(group));
+      members_.emplace_back();
     }
     const std::size_t slot = (rule.stacked ? expert : 0) * rule.match.size() + member;
-    groups_[found->second].members[slot] = tensor;
+    members_[found->second].emplace_back(static_cast<std::uint32_t>(slot), tensor);
     return {};
   }
 
-  Status check_complete() const {
+  // Gives groups their members, which must be there but for tensors that no rank has.
+  Status complete() {
     std::unordered_map<std::string_view, const LayoutGroup*> names;
-    for (const LayoutGroup& group : groups_) {
+    for (std::size_t i = 0; i < groups_.size(); ++i) {
+      LayoutGroup& group = groups_[i];
       const LayoutRule& rule = layout_.rules[group.rule];
+      std::sort(members_[i].begin(), members_[i].end());
+      std::size_t slot = 0;  // the first without a tensor
+      for (const auto& [at, tensor] : members_[i]) {
+        if (at == slot) ++slot;
+        group.members.push_back(tensor);
+      }
       if (rule.mapping == MappingClass::kNone) continue;
-      const auto there = std::find_if(group.members.begin(), group.members.end(),
-                                      [](std::uint32_t member) { return member != kMissing; });
-      const auto missing = std::find(group.members.begin(), group.members.end(), kMissing);
-      const std::string& name = catalogue_[*there].name;
-      if (missing != group.members.end()) {
-        const auto slot = static_cast<std::size_t>(missing - group.members.begin());
+      const std::string& name = catalogue_[group.members.front()].name;
+      if (slot < rule.match.size() * (rule.stacked ? rule.experts : 1)) {
         std::string what = quoted_name(rule.match[slot % rule.match.size()].text());
         if (rule.stacked) what += " of expert " + std::to_string(slot / rule.match.size());
         return {Code::kMismatch,
@@ -150,6 +161,8 @@ class Grouper {
   std::vector<PatternOwner> owners_;  // index: pattern
   std::unordered_map<std::string, std::uint32_t> by_key_;
   std::vector<LayoutGroup> groups_;
+  // By group: (slot, tensor). What a rule says of experts takes no memory unless they are there.
+  std::vector<std::vector<std::pair<std::uint32_t, std::uint32_t>>> members_;
   std::vector<std::string_view> values_;
   std::string key_;
 };

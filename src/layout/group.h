@@ -17,7 +17,8 @@ struct LayoutGroup {
   std::uint32_t rule = 0;
   std::uint32_t expert = 0;  // of a rule with experts that are not stacked
   std::string name;          // of the local tensor
-  // Indices in the catalogue: of each pattern of the rule in order; stacked: of all experts.
+  // Indices in the catalogue: of each pattern of the rule in order; stacked: of all experts. Of
+  // class kNone those that are there.
   std::vector<std::uint32_t> members;
 };
 
@@ -41,7 +42,7 @@ std::span<const std::uint32_t> members_of_piece(const LayoutRule& rule, const La
 
 // Groups in the order of their first tensor. Errors, naming tensor and rule: kMismatch (a tensor
 // without a rule, with two, or without the others that its rule fuses it with; a rule without a
-// tensor; an expert beyond the rule's number; two groups of one name).
+// tensor; an expert beyond the rule's number; two groups of one name); kTooLarge (a local name).
 Result<std::vector<LayoutGroup>> make_groups(const Catalogue& catalogue, const Layout& layout);
 
 }  // namespace dcr

@@ -5,11 +5,13 @@
 #include <map>
 #include <set>
 
+#include "base/limits.h"
 #include "base/prng.h"
 #include "layout/shard.h"
 #include "layout/test_random_layout.h"
 #include "tensor/cast.h"
 #include "tests/support/campaign.h"
+#include "tests/support/test_allocations.h"
 #include "tests/support/test_memory.h"
 
 namespace dcr {
@@ -207,6 +209,30 @@ TEST(OwnerPlan, RulesAndTensorsMustMeet) {
                        {"match": "b", "name": "c", "class": "column"})"),
             "tensors \"a\" and \"b\" both make local tensor \"c\"; give one of their rules another "
             "\"name\"");
+}
+
+// What a file says takes memory only as far as tensors are there.
+TEST(OwnerPlan, NamesAndExpertsAreBounded) {
+  std::vector<CanonicalTensor> tensors;
+  for (int i = 0; i < 5000; ++i) tensors.push_back(tensor("x." + std::to_string(i) + ".0", {4}));
+  const std::uint64_t peak = peak_allocation([&] {
+    EXPECT_EQ(plan_error(tensors, R"({"match": "x.{i}.{e}", "name": "x.{i}", "class": "column",
+                         "experts": 65536})"),
+              "tensor \"x.0.0\": rule 1 (\"x.{i}.{e}\") joins it with \"x.{i}.{e}\" of expert 1, "
+              "which the catalogue lacks");
+  });
+  EXPECT_LT(peak, 16 * kMiB);
+  const std::string word(600, 'w');
+  const Catalogue catalogue = test_catalogue({tensor(word, {4})});
+  const auto layout = parse_owner_layout(
+      R"({"format": 0, "ranks": 1, "rules": [{"match": "{any}", "name": "{any}{any}",
+          "class": "replicated"}]})");
+  const Result<OwnerPlan> plan = OwnerPlan::make(catalogue, *layout);
+  EXPECT_EQ(plan.status().code(), Code::kTooLarge);
+  EXPECT_EQ(plan.status().message(),
+            "tensor \"" + word +
+                "\": rule 1 (\"{any}\") makes a local tensor with a name above "
+                "1024 bytes");
 }
 
 TEST(OwnerPlan, ShapesMustFitTheirClass) {

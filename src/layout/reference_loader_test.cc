@@ -348,6 +348,19 @@ TEST(ReceiverPlan, AliasesShareAndBuffersStay) {
   EXPECT_EQ(rank->storage_bytes, (std::vector<std::uint64_t>{4, 12}));
 }
 
+// Tensors that no rank has need not come together.
+TEST(ReceiverPlan, NoRankHasWhatIsLeftOut) {
+  const Catalogue catalogue = test_catalogue(
+      {{"a.0", Dtype::kU8, {4}, 0}, {"a.1", Dtype::kU8, {4}, 0}, {"b.1", Dtype::kU8, {4}, 0}});
+  const ReceiverPlan plan = make_plan(catalogue, R"({"format": 0, "ranks": 1, "rules": [
+      {"match": ["a.{i}", "b.{i}"], "class": "none", "behaviour": "claim_loaded"}]})");
+  const Result<ReceiverRank> rank = plan.rank(catalogue, 0);
+  ASSERT_TRUE(rank.ok()) << rank.status().message();
+  EXPECT_TRUE(rank->targets.empty());
+  ASSERT_EQ(rank->steps.size(), 3u);
+  for (const LoadSteps& steps : rank->steps) EXPECT_EQ(steps.behaviour, Behaviour::kClaimLoaded);
+}
+
 std::string plan_error(const std::string& rest) {
   const Catalogue catalogue =
       test_catalogue({{"a", Dtype::kU8, {4}, 0}, {"b", Dtype::kU8, {8}, 0}});
