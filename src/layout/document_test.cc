@@ -64,6 +64,8 @@ TEST(Document, Fields) {
             "thing \"sizes\" has an element that is not an integer from 0 to 100");
   EXPECT_EQ(with("\"shard\": 1"), "thing has an unknown key \"shard\" (did you mean \"shards\"?)");
   EXPECT_EQ(with("\"quite other\": 1"), "thing has an unknown key \"quite other\"");
+  EXPECT_EQ(with("\"worm\": 1, \"shard\": 1"),
+            "thing has an unknown key \"worm\" (did you mean \"word\"?)");
 }
 
 }  // namespace
