@@ -1,6 +1,17 @@
 #include "api/refit_context.h"
 
+#include "base/checked.h"
+#include "source/source_plan.h"
+
 namespace dcr {
+
+std::uint64_t storages_bytes(std::span<const std::uint64_t> storages) {
+  std::optional<std::uint64_t> bytes = 0;
+  for (const std::uint64_t storage : storages) {
+    if (bytes) bytes = checked_add(*bytes, arena_bytes_of(storage));
+  }
+  return bytes.value_or(~std::uint64_t{0});
+}
 
 Result<Arena> refit_arena(const RefitContext& context, const std::string& name,
                           std::uint64_t bytes) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 
 #include "base/limits.h"
@@ -41,6 +42,10 @@ inline std::uint64_t refit_bucket_bytes(const RefitOptions& options) {
   const std::uint64_t bound = options.memory_bytes_max / 4 / kDecodedFactor;
   return options.bucket_bytes < bound ? options.bucket_bytes : bound;
 }
+
+// Bytes of storages that lie one after another in an arena. Where the sum would wrap, as a layout
+// file can make it, it is more than any arena has.
+std::uint64_t storages_bytes(std::span<const std::uint64_t> storages);
 
 // Memory for weights or a baseline: `name` is of this process's arena, for its file if it has one.
 Result<Arena> refit_arena(const RefitContext& context, const std::string& name,

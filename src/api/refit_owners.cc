@@ -26,17 +26,14 @@ Status RefitOwners::make_ranks(const OwnerPlan& plan) {
   for (std::uint32_t number = 0; number < plan.ranks(); ++number) {
     auto rank = std::make_unique<Rank>();
     rank->plan = plan.rank(context_.catalogue, number);
-    std::uint64_t bytes = 0;
+    DCR_ASSIGN(rank->weights, refit_arena(context_, "weights-of-owner-" + std::to_string(number),
+                                          storages_bytes(rank->plan.storage_bytes)));
+    std::uint64_t offset = 0;
     for (const std::uint64_t storage : rank->plan.storage_bytes) {
-      rank->offsets.push_back(bytes);
-      bytes += arena_bytes_of(storage);
-    }
-    DCR_ASSIGN(rank->weights,
-               refit_arena(context_, "weights-of-owner-" + std::to_string(number), bytes));
-    for (std::size_t i = 0; i < rank->offsets.size(); ++i) {
-      rank->memory.add(
-          rank->weights.bytes().subspan(static_cast<std::size_t>(rank->offsets[i]),
-                                        static_cast<std::size_t>(rank->plan.storage_bytes[i])));
+      rank->offsets.push_back(offset);
+      rank->memory.add(rank->weights.bytes().subspan(static_cast<std::size_t>(offset),
+                                                     static_cast<std::size_t>(storage)));
+      offset += arena_bytes_of(storage);
     }
     rank->collective = std::make_unique<LocalCollective>(*local_, number);
     if (context_.options.construction == RefitConstruction::kFullConversion) {

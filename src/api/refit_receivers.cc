@@ -59,9 +59,7 @@ Result<RefitReceivers::Model> RefitReceivers::make_model(std::uint32_t rank,
                                                          const std::string& name) const {
   Model model;
   DCR_ASSIGN(model.plan, plan_->rank(context_.catalogue, rank));
-  std::uint64_t bytes = 0;
-  for (const std::uint64_t storage : model.plan.storage_bytes) bytes += arena_bytes_of(storage);
-  DCR_ASSIGN(model.weights, refit_arena(context_, name, bytes));
+  DCR_ASSIGN(model.weights, refit_arena(context_, name, storages_bytes(model.plan.storage_bytes)));
   model.memory = std::make_unique<HostMemory>(scratch_bytes_max(context_.catalogue));
   std::uint64_t offset = 0;
   for (const std::uint64_t storage : model.plan.storage_bytes) {

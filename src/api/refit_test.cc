@@ -431,6 +431,24 @@ TEST_F(RefitTest, ResidentWeightsMustBeTheLoadersOwn) {
                "a");
 }
 
+// Buffers of 2^64 bytes together, which would be none.
+TEST_F(RefitTest, LayoutsTooLargeForMemoryAreRefused) {
+  std::string buffers = R"({"name": "rest", "dtype": "F64", "shape": [134217728]})";
+  for (int i = 0; i < 8192; ++i) {
+    buffers += R"(, {"name": "b)" + std::to_string(i) +
+               R"(", "dtype": "F64", "shape": [1099511627712, 256]})";
+  }
+  put_text("receivers.json", R"({"format": 0, "ranks": 1, "rules": [
+    {"match": "a", "class": "replicated"}, {"match": "b", "class": "replicated"},
+    {"match": "c", "class": "replicated"}], "buffers": [)" +
+                                 buffers + "]}");
+  const Result<RefitResult> refused = run();
+  EXPECT_EQ(refused.status().code(), Code::kIo);
+  EXPECT_TRUE(
+      refused.status().message().starts_with("cannot make an arena of 18446744073709551615 bytes"))
+      << refused.status().message();
+}
+
 TEST_F(RefitTest, LayoutErrorsNameFileAndRule) {
   put_text("owners.json", R"({"format": 0, "ranks": 2, "rules": [
     {"match": "a", "class": "column"}, {"match": "b", "class": "fsdb"}]})");
