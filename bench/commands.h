@@ -35,6 +35,7 @@ struct SpeedOptions {
   unsigned rounds = 7;
   Workload workload = Workload::kAdam;
   std::vector<double> rates = {0.001, 0.01, 0.03, 0.05};
+  std::string directory = "/tmp";  // of run_apply: where a temporary directory is made
 };
 
 // GB of NEW per second and core: a pass that only reads, the scan alone, the whole construction.
@@ -43,8 +44,8 @@ Result<Report> run_construct(const SpeedOptions& options);
 Result<Report> run_encode(const SpeedOptions& options);
 // From a compressed body, with all checks, to arrays of positions and words; digests excluded.
 Result<Report> run_decode(const SpeedOptions& options);
-// Items applied straight to the weights, against a scratch that is filled, scattered into and
-// folded in with a pass over the whole tensor.
+// Decoded items applied straight through their places on a serving rank, whole and one of eight,
+// against a scratch of each tensor that is filled, scattered into and folded in.
 Result<Report> run_apply(const SpeedOptions& options);
 // Two threads against one, for the read-only pass and for the whole construction.
 Result<Report> run_threads(const SpeedOptions& options);

@@ -63,7 +63,7 @@ TEST(Commands, Speeds) {
       {run_construct, {"changed_rate", "read_gbps", "scan_gbps", "whole_gbps"}},
       {run_encode, coding},
       {run_decode, coding},
-      {run_apply, {"changed_rate", "scratch_ms", "straight_ms", "ratio"}},
+      {run_apply, {"changed_rate", "tensor_parallel", "traced_gbps", "scratch_gbps", "speedup"}},
       {run_threads, {"changed_rate", "read_gain", "whole_gain"}},
   };
   for (const SpeedCase& speed : cases) {
@@ -73,7 +73,7 @@ TEST(Commands, Speeds) {
       const Result<Report> report = speed.run(options);
       ASSERT_TRUE(report.ok()) << report.status().message();
       EXPECT_EQ(report->keys(), speed.keys);
-      EXPECT_EQ(report->rows().size(), 3U);
+      EXPECT_EQ(report->rows().size(), speed.run == run_apply ? 6U : 3U);
     }
   }
 }

@@ -111,8 +111,9 @@ void add_speed_commands(CLI::App& app, Request& request, Options& options) {
       "the paper's layout; our digest is measured beside and taken off",
       run_decode, options.coding);
   add("apply",
-      "Items applied straight to the weights, against a scratch that is filled, scattered into "
-      "and folded in by a pass over the whole tensor",
+      "From decoded items to parameter bits of one serving rank, whole and one of eight (tensor "
+      "parallel): straight through traced places, against a scratch of each tensor that is filled, "
+      "scattered into and folded in by one pass",
       run_apply, options.apply);
   add("threads", "Whole construction and the read-only pass: two threads against one", run_threads,
       options.construct);
@@ -188,6 +189,7 @@ int run(int argc, char** argv) {
   Options options;
   options.coding.rates = {0.001, 0.01, 0.023, 0.05};
   options.apply.elements = std::uint64_t{256} << 20;
+  options.apply.rates = {0.001, 0.01, 0.03};
   std::error_code unknown;  // then the name alone, looked up in PATH
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", unknown);
   options.tools.dcr = unknown ? "dcr" : self.parent_path() / "dcr";

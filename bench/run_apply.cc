@@ -1,102 +1,211 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <map>
+#include <utility>
 
-#include "bench/changes.h"
+#include "bench/checkpoint_files.h"
+#include "bench/checkpoint_owners.h"
 #include "bench/commands.h"
 #include "bench/measure.h"
 #include "bench/model.h"
+#include "bench/serving_rank.h"
+#include "bench/temporary_directory.h"
 #include "bench/vector_passes.h"
-#include "codec/item_reader.h"
+#include "receiver/decoded.h"
+#include "runtime/threads.h"
 
 namespace dcr {
 namespace {
 
-// The receiver of the paper (§6.1), without a loader between: a scratch of the tensor's size is
-// filled with the placeholder of XOR, the masks are scattered into it, and a pass over the whole
-// tensor folds it in. It starts from decoded arrays, to its advantage.
-class ScratchPath {
- public:
-  explicit ScratchPath(const std::vector<TensorChanges>& tensors) : tensors_(tensors) {
-    std::uint64_t words = 0;
-    for (const TensorChanges& tensor : tensors) {
-      words = std::max(words, tensor.words);
-      std::vector<std::uint16_t>& masks = masks_.emplace_back(tensor.positions.size());
-      for (std::size_t i = 0; i < masks.size(); ++i) {
-        masks[i] = static_cast<std::uint16_t>(tensor.old_words[i] ^ tensor.new_words[i]);
-      }
+using Decoded = std::vector<std::shared_ptr<const DecodedPayload>>;
+
+// What owners send to take OLD to NEW, decoded.
+Result<Decoded> make_payloads(const OpenPair& pair) {
+  RefitOptions options;
+  options.owners.generate = "fsdp:8";
+  DCR_ASSIGN(const std::unique_ptr<CheckpointOwners> owners, CheckpointOwners::make(pair, options));
+  std::vector<KeepingSink> keeping(owners->ranks());
+  std::vector<PayloadSink*> sinks;
+  for (KeepingSink& sink : keeping) sinks.push_back(&sink);
+  DCR_TRY(owners->prepare(sinks).status());
+  std::vector<TensorSpec> specs;
+  for (const CanonicalTensor& tensor : pair.catalogue.tensors()) {
+    specs.push_back({tensor.words, static_cast<std::uint8_t>(word_bytes(tensor.dtype)), false});
+  }
+  const PayloadLimits limits = {kPayloadStoredBytesMax, kPayloadRawBytesMax};
+  Decoded decoded;
+  for (const KeepingSink& sink : keeping) {
+    for (const Bytes& stored : sink.payloads()) {
+      DCR_ASSIGN(std::shared_ptr<const DecodedPayload> payload,
+                 decode_payload(stored, pair.catalogue.schema(), specs, limits, ~std::uint64_t{0}));
+      decoded.push_back(std::move(payload));
     }
-    scratch_.resize(words);
+  }
+  return decoded;
+}
+
+// The changes of one tensor as the scratch path takes them: to its advantage as XOR masks, all
+// owners' in one list.
+struct Masks {
+  std::uint64_t words = 0;
+  std::vector<std::uint32_t> positions;
+  std::vector<std::uint16_t> masks;
+};
+
+std::vector<Masks> make_masks(const WorkloadSpec& spec, const std::vector<ModelTensor>& tensors,
+                              const Catalogue& catalogue) {
+  std::vector<Masks> all(catalogue.size());
+  for (const ModelTensor& tensor : tensors) {
+    std::vector<std::uint16_t> before(tensor.words);
+    std::vector<std::uint16_t> after(tensor.words);
+    fill_tensor(spec, tensor, before, after);
+    Masks& masks = all[static_cast<std::size_t>(catalogue.find(tensor.name))];
+    masks.words = tensor.words;
+    for (std::uint32_t i = 0; i < tensor.words; ++i) {
+      if (before[i] == after[i]) continue;
+      masks.positions.push_back(i);
+      masks.masks.push_back(static_cast<std::uint16_t>(before[i] ^ after[i]));
+    }
+  }
+  return all;
+}
+
+// The receiver of the paper (§6.1) as fast as it can be, without a loader between and without any
+// check: a scratch of the tensor's size is filled with the placeholder of XOR, the masks are
+// scattered into it, and what the rank holds of the tensor is folded in by one vectorised pass.
+// Threads take tensor after tensor, each with a scratch of its own.
+class PlainScratch {
+ public:
+  PlainScratch(const std::vector<Masks>& tensors, const ServingRank& rank)
+      : tensors_(tensors), runs_(rank.runs()) {
+    for (const Masks& tensor : tensors) largest_ = std::max(largest_, tensor.words);
   }
 
-  void apply(std::uint16_t* weights) {
-    for (std::size_t index = 0; index < tensors_.size(); ++index) {
-      const TensorChanges& tensor = tensors_[index];
-      std::uint16_t* scratch = scratch_.data();
-      std::memset(scratch, 0, tensor.words * sizeof(std::uint16_t));
-      const std::vector<std::uint16_t>& masks = masks_[index];
-      for (std::size_t i = 0; i < masks.size(); ++i) scratch[tensor.positions[i]] = masks[i];
-      xor_into({weights, tensor.words}, {scratch, tensor.words});
-      weights += tensor.words;
-    }
+  // `weights`: the rank's storages.
+  Status apply(Executor& executor, std::span<const MutableByteSpan> weights) {
+    while (scratches_.size() < executor.threads()) scratches_.emplace_back(largest_);
+    std::atomic<std::size_t> next{0};
+    return ordered_map<bool>(
+        executor, executor.threads(), executor.threads(), nullptr,
+        [&](std::uint64_t thread) -> Result<bool> {
+          std::uint16_t* const scratch = scratches_[static_cast<std::size_t>(thread)].data();
+          for (std::size_t i = next++; i < tensors_.size(); i = next++) {
+            apply_one(i, scratch, weights);
+          }
+          return true;
+        },
+        [](std::uint64_t, bool&&) { return Status(); });
   }
 
  private:
-  const std::vector<TensorChanges>& tensors_;
-  std::vector<std::vector<std::uint16_t>> masks_;
-  std::vector<std::uint16_t> scratch_;
-};
-
-std::uint64_t apply_straight(const std::vector<Payload>& payloads, std::uint16_t* weights) {
-  std::uint64_t written = 0;
-  for (const Payload& payload : payloads) {
-    for (const ItemView& item : payload.items()) {
-      const ItemBox& box = item.header.box;
-      const std::uint64_t first = item.header.tensor * kTensorWords + box.offset;
-      auto* bytes = reinterpret_cast<std::uint8_t*>(weights + first);
-      written += apply_item(item, MutableByteSpan(bytes, box.words() * sizeof(std::uint16_t)));
+  void apply_one(std::size_t index, std::uint16_t* scratch,
+                 std::span<const MutableByteSpan> weights) const {
+    const Masks& tensor = tensors_[index];
+    std::memset(scratch, 0, tensor.words * sizeof(std::uint16_t));
+    for (std::size_t i = 0; i < tensor.positions.size(); ++i) {
+      scratch[tensor.positions[i]] = tensor.masks[i];
+    }
+    for (const ServingRank::Run& run : runs_[index]) {
+      auto* words = reinterpret_cast<std::uint16_t*>(weights[run.storage].data()) + run.word;
+      xor_into({words, run.words}, {scratch + run.canonical, run.words});
     }
   }
-  return written;
+
+  const std::vector<Masks>& tensors_;
+  const std::vector<std::vector<ServingRank::Run>> runs_;
+  std::uint64_t largest_ = 0;
+  std::vector<std::vector<std::uint16_t>> scratches_;
+};
+
+// What one rate is measured on.
+struct Inputs {
+  const OpenPair& pair;
+  const Decoded& payloads;
+  const std::vector<Masks>& masks;
+  double changed_rate = 0;
+  double gigabytes = 0;
+};
+
+// Both paths on one thread and on all; each round's results are checked.
+Status measure_rank(const Inputs& inputs, unsigned tensor_parallel, unsigned rounds, double rate,
+                    Report* report) {
+  DCR_ASSIGN(const std::unique_ptr<ServingRank> rank,
+             ServingRank::make(inputs.pair, tensor_parallel));
+  PlainScratch scratch(inputs.masks, *rank);
+  DCR_ASSIGN(ServingRank::Weights scratch_weights, rank->copy_of_old());
+  Status status;
+  const auto keep_first = [&status](const Status& one) {
+    if (status.ok()) status = one;
+  };
+  std::vector<std::unique_ptr<Executor>> executors;
+  std::vector<std::function<void()>> works;
+  for (const unsigned threads : {1U, processor_count()}) {
+    executors.push_back(make_executor(threads));
+    Executor* const executor = executors.back().get();
+    works.emplace_back(
+        [&, executor] { keep_first(scratch.apply(*executor, scratch_weights.storages)); });
+    works.emplace_back([&] { keep_first(rank->check_and_restore(scratch_weights.storages)); });
+    works.emplace_back([&, executor] { keep_first(rank->apply(*executor, inputs.payloads)); });
+    works.emplace_back([&] { keep_first(rank->check_and_restore(rank->storages())); });
+  }
+  const Measurement measured(ClockKind::kWall, rounds, works);
+  DCR_TRY(status);
+  const auto scratch_seconds = [](const std::vector<double>& round) {
+    return std::min(round[0], round[4]);
+  };
+  const auto traced_seconds = [](const std::vector<double>& round) {
+    return std::min(round[2], round[6]);
+  };
+  const double speedup = measured.median([&](const std::vector<double>& round) {
+    return scratch_seconds(round) / traced_seconds(round);
+  });
+  report->add_row({Cell::number(inputs.changed_rate, 5), Cell::whole(tensor_parallel),
+                   Cell::number(inputs.gigabytes / measured.median(traced_seconds), 2),
+                   Cell::number(inputs.gigabytes / measured.median(scratch_seconds), 2),
+                   Cell::number(speedup, 2)});
+  const std::string name =
+      fmt::format("traced / scratch at {:g} %, tensor parallel {}", 100 * rate, tensor_parallel);
+  if (rate == 0.01) {
+    report->add_figure(name, speedup, Report::Aim::kAtLeast, tensor_parallel == 1 ? 2.5 : 12);
+  } else {
+    report->add_figure(name, speedup);
+  }
+  return {};
 }
 
 }  // namespace
 
 Result<Report> run_apply(const SpeedOptions& options) {
-  Report report({"changed_rate", "scratch_ms", "straight_ms", "ratio"});
+  Report report({"changed_rate", "tensor_parallel", "traced_gbps", "scratch_gbps", "speedup"});
+  const std::vector<ModelTensor> tensors =
+      transformer_tensors(options.elements * sizeof(std::uint16_t));
   for (const double rate : options.rates) {
-    const WeightPair pair =
-        make_weights(workload_at_rate(options.workload, rate, options.seed), options.elements);
-    const std::vector<TensorChanges> tensors = collect_changes(pair);
-    Model model(pair);
-    DCR_ASSIGN(const BuiltPayloads built, build_and_check(model));
-    ScratchPath scratch(tensors);
-    std::vector<std::uint16_t> scratch_weights = pair.before;
-    std::vector<std::uint16_t> straight_weights = pair.before;
-    bool equal = true;
-    const Measurement measured(
-        ClockKind::kThread, options.rounds,
-        {[&] { scratch.apply(scratch_weights.data()); },
-         [&] { keep(apply_straight(built.payloads, straight_weights.data())); },
-         // Not a measurement: each round's results are checked and the old weights restored.
-         [&] {
-           equal = equal && scratch_weights == pair.after && straight_weights == pair.after;
-           scratch_weights = straight_weights = pair.before;
-         }});
-    if (!equal) return Status(Code::kMismatch, "apply: a path gives other weights than NEW");
-    const double changed =
-        static_cast<double>(count_changes(tensors)) / static_cast<double>(options.elements);
-    report.add_row({Cell::number(changed, 5), Cell::number(1e3 * measured.seconds(0), 1),
-                    Cell::number(1e3 * measured.seconds(1), 1),
-                    Cell::number(measured.ratio(0, 1))});
-    const std::string name = fmt::format("straight against scratch at {:g} %", 100 * rate);
-    if (rate == 0.01) {
-      report.add_figure(name, measured.ratio(0, 1), Report::Aim::kAtLeast, 2.5);
-    } else {
-      report.add_figure(name, measured.ratio(0, 1));
+    DCR_ASSIGN(const TemporaryDirectory directory, TemporaryDirectory::make(options.directory));
+    const WorkloadSpec spec = workload_at_rate(options.workload, rate, options.seed);
+    DCR_ASSIGN(const CheckpointPair files, write_checkpoints(spec, tensors, 1, directory.path()));
+    DCR_ASSIGN(const std::unique_ptr<OpenPair> pair, OpenPair::open(files));
+    DCR_ASSIGN(const Decoded payloads, make_payloads(*pair));
+    const std::vector<Masks> masks = make_masks(spec, tensors, pair->catalogue);
+    std::uint64_t words = 0;
+    std::uint64_t changed = 0;
+    for (const Masks& tensor : masks) {
+      words += tensor.words;
+      changed += tensor.positions.size();
+    }
+    const Inputs inputs{*pair, payloads, masks,
+                        static_cast<double>(changed) / static_cast<double>(words),
+                        static_cast<double>(words * sizeof(std::uint16_t)) * 1e-9};
+    for (const unsigned tensor_parallel : {1U, 8U}) {
+      DCR_TRY(measure_rank(inputs, tensor_parallel, options.rounds, rate, &report));
     }
   }
+  report.add_note(
+      "GB of the whole model per second and rank, each path on one thread or on all, whichever is "
+      "quicker; scratch: memset, scatter and one pass over the rank's part, with no loader and no "
+      "checks; traced: the product's, from decoded payloads");
   return report;
 }
 
