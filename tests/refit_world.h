@@ -33,6 +33,17 @@ struct WorldOptions {
   ReceiverOptions receivers;
 };
 
+// A loader that is another one from some moment on, as runtimes change under a receiver.
+class ForwardingLoader final : public Loader {
+ public:
+  std::vector<LoaderTarget> targets() override { return to->targets(); }
+  Result<LoadReport> load(std::string_view name, const TensorView& value,
+                          LoaderHook& hook) override {
+    return to->load(name, value, hook);
+  }
+  Loader* to = nullptr;
+};
+
 // One serving rank's storages, each between guard bytes.
 struct WorldModel {
   static constexpr std::size_t kGuard = 16;
@@ -42,6 +53,7 @@ struct WorldModel {
   std::deque<Bytes> storages;  // with their guards
   HostMemory memory{std::uint64_t{1} << 26};
   std::unique_ptr<ReferenceLoader> loader;
+  ForwardingLoader front;  // the receiver's
 
   WorldModel(const Catalogue& catalogue, ReceiverRank of, std::uint32_t rank)
       : plan(std::move(of)) {
@@ -51,6 +63,7 @@ struct WorldModel {
       memory.add(MutableByteSpan(storage).subspan(kGuard, size));
     }
     loader = std::make_unique<ReferenceLoader>(catalogue, plan, memory, rank);
+    front.to = loader.get();
   }
 
   Status load(const Catalogue& catalogue, CanonicalReader& reader) {
@@ -270,9 +283,8 @@ class RefitWorld {
     for (std::uint32_t number = 0; number < receiver_plan_->ranks(); ++number) {
       DCR_ASSIGN(ReceiverRank rank_plan, receiver_plan_->rank(catalogue_, number));
       auto rank = std::make_unique<ReceiverRankState>(catalogue_, std::move(rank_plan), number);
-      DCR_ASSIGN(rank->receiver,
-                 Receiver::create(catalogue_, *rank->model.loader, rank->model.memory, *executor_,
-                                  options_.receivers));
+      DCR_ASSIGN(rank->receiver, Receiver::create(catalogue_, rank->model.front, rank->model.memory,
+                                                  *executor_, options_.receivers));
       receivers_.push_back(std::move(rank));
     }
     return {};
