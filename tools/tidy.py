@@ -124,7 +124,6 @@ TESTED_BY = {
     "src/source/residual_share.cc": ("src/source/owner_test.cc", "part of an owner"),
     "src/receiver/applier.cc": ("src/receiver/receiver_test.cc", "what apply() does"),
     "src/receiver/attempt_items.cc": ("src/receiver/receiver_test.cc", "seen as errors of ingest"),
-    "src/receiver/coverage.cc": ("src/receiver/prewarm_test.cc", "part of prewarm"),
     "src/receiver/decoded.cc": ("src/receiver/receiver_test.cc", "part of ingest"),
     "src/receiver/grid.cc": ("src/receiver/host_memory_test.cc", "the arithmetic of apply"),
     "src/receiver/index_map.cc": ("src/receiver/plan_test.cc", "boxes that plans are made of"),

@@ -33,16 +33,29 @@ void refuse(TensorClass* of, std::string reason) {
   *of = {TensorPath::kRefused, TensorNeed::kRefused, of->collective, std::move(reason)};
 }
 
-Result<std::vector<Written>> collect(const PrewarmResult& result) {
+constexpr const char* kTwice = "the loader writes bytes of a parameter twice";
+
+// Whether several elements of the view lie in one word.
+bool repeats(const TensorView& view) {
+  for (std::size_t i = 0; i < view.sizes.size(); ++i) {
+    if (view.sizes[i] > 1 && view.strides[i] == 0) return true;
+  }
+  return false;
+}
+
+Result<std::vector<Written>> collect(PrewarmResult* result) {
   std::vector<Written> all;
-  for (std::uint32_t tensor = 0; tensor < result.traces.size(); ++tensor) {
-    if (result.classes[tensor].path == TensorPath::kRefused) continue;
-    const std::vector<TracedWrite>& writes = result.traces[tensor].writes;
+  for (std::uint32_t tensor = 0; tensor < result->traces.size(); ++tensor) {
+    TensorClass* const of = &result->classes[tensor];
+    if (of->path == TensorPath::kRefused) continue;
+    const std::vector<TracedWrite>& writes = result->traces[tensor].writes;
     for (std::uint32_t at = 0; at < writes.size(); ++at) {
       if (writes[at].to_given || writes[at].follows >= 0) continue;
+      const TensorView& view = writes[at].event.destination;
       const bool constant = writes[at].kind == WriteKind::kConstant;
+      if (!constant && of->path != TensorPath::kDense && repeats(view)) refuse(of, kTwice);
       DCR_ASSIGN(const std::vector<ByteRange> ranges,
-                 view_ranges(writes[at].event.destination, kByteRangesMax - all.size()));
+                 view_ranges(view, kByteRangesMax - all.size()));
       for (const ByteRange& range : ranges) {
         all.push_back({range, tensor, at, constant ? Role::kConstant : Role::kElements});
       }
@@ -73,12 +86,17 @@ void find_overlaps(const Catalogue& catalogue, const std::vector<Written>& all,
     for (const Written* one : open) {
       if (one->tensor == next.tensor) {
         if (harmless(*one, next, *result)) continue;
-        refuse(&result->classes[next.tensor], "the loader writes bytes of a parameter twice");
+        refuse(&result->classes[next.tensor], kTwice);
         continue;
       }
       const Written& later = one->tensor > next.tensor ? *one : next;
       const Written& earlier = one->tensor > next.tensor ? next : *one;
-      if (earlier.role == Role::kConstant) continue;
+      // Only what is loaded whole writes its constants again.
+      if (earlier.role == Role::kConstant &&
+          (later.role == Role::kConstant ||
+           result->classes[earlier.tensor].path != TensorPath::kDense)) {
+        continue;
+      }
       if (later.role == Role::kElements) {
         across->insert({earlier.tensor, later.tensor});
       } else {
@@ -91,10 +109,14 @@ void find_overlaps(const Catalogue& catalogue, const std::vector<Written>& all,
   }
 }
 
-std::vector<ByteRange> elements_of(const std::vector<Written>& all, std::uint32_t tensor) {
-  std::vector<ByteRange> ranges;
+// The bytes that elements of these tensors have.
+using TensorRanges = std::map<std::uint32_t, std::vector<ByteRange>>;
+
+void add_elements(const std::vector<Written>& all, TensorRanges* of) {
   for (const Written& one : all) {
-    if (one.tensor != tensor || one.role == Role::kConstant) continue;
+    const auto found = of->find(one.tensor);
+    if (found == of->end() || one.role == Role::kConstant) continue;
+    std::vector<ByteRange>& ranges = found->second;
     if (!ranges.empty() && ranges.back().storage == one.range.storage &&
         ranges.back().end >= one.range.begin) {
       ranges.back().end = std::max(ranges.back().end, one.range.end);
@@ -102,16 +124,17 @@ std::vector<ByteRange> elements_of(const std::vector<Written>& all, std::uint32_
       ranges.push_back(one.range);
     }
   }
-  return ranges;
 }
 
 void settle_pairs(const Catalogue& catalogue, const std::vector<Written>& all, const Pairs& across,
                   PrewarmResult* result) {
-  std::map<std::uint32_t, std::vector<ByteRange>> ranges;
+  TensorRanges ranges;
   for (const auto& [first, second] : across) {
-    for (const std::uint32_t tensor : {first, second}) {
-      if (!ranges.contains(tensor)) ranges[tensor] = elements_of(all, tensor);
-    }
+    ranges[first];
+    ranges[second];
+  }
+  add_elements(all, &ranges);
+  for (const auto& [first, second] : across) {
     const std::string& loaded_later = catalogue[second].name;
     if (ranges[first] == ranges[second]) {
       if (result->classes[first].path == TensorPath::kRefused) continue;
@@ -184,7 +207,7 @@ Result<std::vector<ByteRange>> view_ranges(const TensorView& view, std::size_t r
 
 Status check_coverage(const Catalogue& catalogue, const std::vector<LoaderTarget>& targets,
                       const std::vector<std::string>& never_loaded, PrewarmResult* result) {
-  DCR_ASSIGN(const std::vector<Written> all, collect(*result));
+  DCR_ASSIGN(const std::vector<Written> all, collect(result));
   Pairs across;
   find_overlaps(catalogue, all, result, &across);
   settle_pairs(catalogue, all, across, result);

@@ -234,6 +234,15 @@ class Prewarm {
   Status classify_placed(std::uint32_t tensor) {
     const LoadTrace& trace = result_.traces[tensor];
     TensorClass* const out = &result_.classes[tensor];
+    for (const TracedWrite& write : trace.writes) {
+      // The last write counts, but what is applied is the first one.
+      if (write.follows < 0 ||
+          write.elements == trace.writes[static_cast<std::size_t>(write.follows)].elements) {
+        continue;
+      }
+      *out = refused(trace, "the loader writes bytes of a parameter twice");
+      return {};
+    }
     if (trace.collective || options_.prefer_scratch) {
       const char* why = trace.collective ? "its loader talks to other ranks" : "as configured";
       *out = {TensorPath::kScratch, TensorNeed::kAny, trace.collective, why};
