@@ -11,13 +11,17 @@ namespace {
 
 constexpr std::size_t kListedMax = 100;
 
-// Scratch that a rank's loader and receiver may take together: a few of the largest tensors.
+// Scratch that a rank's loader and receiver may take together: a few of the largest tensors, and
+// those that a loader needs whole, as many as the owners' payloads bring parts of at a time.
 std::uint64_t scratch_bytes_max(const Catalogue& catalogue) {
   std::uint64_t largest = 0;
+  std::uint64_t all = 0;
   for (const CanonicalTensor& tensor : catalogue.tensors()) {
-    largest = std::max(largest, tensor.words * word_bytes(tensor.dtype));
+    const std::uint64_t bytes = tensor.words * word_bytes(tensor.dtype);
+    largest = std::max(largest, bytes);
+    all += bytes;
   }
-  return 8 * largest + 64 * kMiB;
+  return 8 * largest + all + kMiB;
 }
 
 std::uint64_t differing_bytes(ByteSpan a, ByteSpan b) {

@@ -256,6 +256,25 @@ TEST_F(RefitTest, ScratchGivesTheSameBits) {
   EXPECT_EQ(result.not_traced[0].reason, "as configured");
 }
 
+// More tensors that the loader needs whole than a few of the largest, cut over owners: parts of all
+// of them come with the first payloads.
+TEST_F(RefitTest, ManyTensorsAreNeededWhole) {
+  Prng prng(3);
+  old_.tensors.clear();
+  for (int i = 0; i < 60; ++i) {
+    old_.tensors["t." + std::to_string(i)] = {
+        Dtype::kU8, {64, 1024}, random_bytes(prng, 64 * 1024), 0};
+  }
+  new_ = old_;
+  for (auto& [name, tensor] : new_.tensors) tensor.bytes[17] ^= 1;
+  put_both();
+  options_.owners = {"", "fsdp:8"};
+  put_text("receivers.json", R"({"format": 0, "ranks": 1, "rules": [
+    {"match": "t.{i}", "class": "replicated", "behaviour": "index_put"}]})");
+  const RefitResult result = run_well();
+  EXPECT_EQ(result.paths, (std::map<std::string, std::uint64_t>{{"dense", 60}}));
+}
+
 TEST_F(RefitTest, MappedFilesLeaveNothingBehind) {
   const TempDirectory directory;
   options_.arena_directory = directory.path();
