@@ -37,4 +37,24 @@ constexpr const char* encoding_name(Encoding encoding) {
   return "unknown";
 }
 
+// What an attempt sends (paper §6.3; DESIGN §8 rule 4).
+enum class AttemptMode : std::uint8_t {
+  kMixed = 0,      // changes, each coded as its path allows
+  kOverwrite = 1,  // changes, all as new bits: a retry
+  kDense = 2,      // everything that the owner owns, as it is; needs no baseline
+};
+
+// "mixed", "overwrite", "dense".
+constexpr const char* attempt_mode_name(AttemptMode mode) {
+  switch (mode) {
+    case AttemptMode::kMixed:
+      return "mixed";
+    case AttemptMode::kOverwrite:
+      return "overwrite";
+    case AttemptMode::kDense:
+      return "dense";
+  }
+  return "unknown";
+}
+
 }  // namespace dcr

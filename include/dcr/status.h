@@ -26,7 +26,12 @@ enum class Code : std::uint8_t {
   kNotFound,  // an input that does not exist
   kIo,        // the operating system refused: full disk, short read, permission
   kCancelled,  // the caller asked to stop
-  kInternal,   // a check of our own failed; a bug worth reporting
+  kConflict,   // a shared record or object is not, or no longer, as the caller expects: read it
+               // again
+  kLostLeadership,  // another coordinator leads now: stop, and leave gates and records to it
+  kUnknownOutcome,  // it may have been done or not: repeat it, or read what became of it
+  kUnavailable,     // a shared store does not answer; nothing was changed: wait and repeat
+  kInternal,        // a check of our own failed; a bug worth reporting
 };
 
 // What a caller does with a failure of this code.

@@ -7,6 +7,8 @@ Action action_for(Code code) {
     case Code::kOk:
       return Action::kNone;
     case Code::kCancelled:
+    case Code::kUnknownOutcome:
+    case Code::kUnavailable:
       return Action::kRetry;
     case Code::kMismatch:
     case Code::kCorrupt:
@@ -17,6 +19,8 @@ Action action_for(Code code) {
     case Code::kNotFound:
       return Action::kReject;
     case Code::kIo:
+    case Code::kConflict:
+    case Code::kLostLeadership:
       return Action::kFail;
     case Code::kInternal:
       return Action::kCallOperator;
@@ -46,6 +50,14 @@ std::string_view code_name(Code code) {
       return "io";
     case Code::kCancelled:
       return "cancelled";
+    case Code::kConflict:
+      return "conflict";
+    case Code::kLostLeadership:
+      return "lost_leadership";
+    case Code::kUnknownOutcome:
+      return "unknown_outcome";
+    case Code::kUnavailable:
+      return "unavailable";
     case Code::kInternal:
       return "internal";
   }

@@ -7,10 +7,21 @@
 namespace dcr {
 namespace {
 
-constexpr Code kAll[] = {Code::kOk,        Code::kInvalidArgument, Code::kCorrupt,
-                         Code::kTooLarge,  Code::kUnsupported,     Code::kMismatch,
-                         Code::kExists,    Code::kNotFound,        Code::kIo,
-                         Code::kCancelled, Code::kInternal};
+constexpr Code kAll[] = {Code::kOk,
+                         Code::kInvalidArgument,
+                         Code::kCorrupt,
+                         Code::kTooLarge,
+                         Code::kUnsupported,
+                         Code::kMismatch,
+                         Code::kExists,
+                         Code::kNotFound,
+                         Code::kIo,
+                         Code::kCancelled,
+                         Code::kConflict,
+                         Code::kLostLeadership,
+                         Code::kUnknownOutcome,
+                         Code::kUnavailable,
+                         Code::kInternal};
 
 TEST(Status, EveryCodeHasItsOwnName) {
   std::set<std::string_view> names;
@@ -24,6 +35,8 @@ TEST(Status, EveryFailureSaysWhatToDo) {
     EXPECT_EQ(action_for(code) == Action::kNone, code == Code::kOk) << code_name(code);
   }
   EXPECT_EQ(action_for(Code::kCorrupt), Action::kReject);
+  EXPECT_EQ(action_for(Code::kConflict), Action::kFail);
+  EXPECT_EQ(action_for(Code::kUnknownOutcome), Action::kRetry);
   EXPECT_EQ(action_for(Code::kInternal), Action::kCallOperator);
 }
 

@@ -17,6 +17,10 @@ ExitCode exit_code_for(Code code) {
       return kExitBadInput;
     case Code::kIo:
     case Code::kCancelled:
+    case Code::kConflict:
+    case Code::kLostLeadership:
+    case Code::kUnknownOutcome:
+    case Code::kUnavailable:
     case Code::kInternal:
       return kExitIo;
   }

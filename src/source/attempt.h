@@ -5,16 +5,11 @@
 #include <vector>
 
 #include "base/digest.h"
+#include "dcr/options.h"
 #include "source/buckets.h"
 #include "source/geometry.h"
 
 namespace dcr {
-
-enum class AttemptMode : std::uint8_t {
-  kMixed,      // changes, each coded as its path allows
-  kOverwrite,  // changes, all as new bits: a retry
-  kDense,      // everything that the owner owns, as it is; needs no baseline
-};
 
 struct Attempt {
   Digest run{};
