@@ -214,6 +214,7 @@ TEST(OwnerPlan, RulesAndTensorsMustMeet) {
 // What a file says takes memory only as far as tensors are there.
 TEST(OwnerPlan, NamesAndExpertsAreBounded) {
   std::vector<CanonicalTensor> tensors;
+  tensors.reserve(5000);
   for (int i = 0; i < 5000; ++i) tensors.push_back(tensor("x." + std::to_string(i) + ".0", {4}));
   const std::uint64_t peak = peak_allocation([&] {
     EXPECT_EQ(plan_error(tensors, R"({"match": "x.{i}.{e}", "name": "x.{i}", "class": "column",
