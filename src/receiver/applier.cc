@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "receiver/checked.h"
+#include "receiver/grid.h"
 #include "receiver/views.h"
 #include "tensor/text.h"
 
@@ -27,17 +28,22 @@ void Applier::release_wholes() {
     static_cast<void>(memory_.release(whole.storage).ok());  // an id that is known
   }
   wholes_.clear();
+  loaded_.clear();
 }
 
-Status Applier::begin(const PrewarmResult* prewarm, bool checks) {
+void Applier::prepare(const PrewarmResult* prewarm, bool checks) {
   release_wholes();
-  if (prewarm != prewarm_) plans_.clear();
+  plans_.clear();
   prewarm_ = prewarm;
   checks_ = checks;
   scratch_.set_checks(checks);
+}
+
+Status Applier::begin() {
+  release_wholes();
   std::uint64_t largest = 0;
   for (std::uint32_t tensor = 0; tensor < catalogue_.size(); ++tensor) {
-    if (prewarm->classes[tensor].path != TensorPath::kScratch) continue;
+    if (prewarm_->classes[tensor].path != TensorPath::kScratch) continue;
     const CanonicalTensor& canonical = catalogue_[tensor];
     largest = std::max(largest, canonical.words * word_bytes(canonical.dtype));
   }
@@ -56,10 +62,13 @@ Status Applier::add_tasks(const DecodedItem& item, std::vector<Task>* tasks) {
                   "tensor " + quoted_name(name) + ": " + plan.status().message(), name);
   }
   for (const TargetChanges& target : **plan) {
+    std::size_t from = 0;
+    std::size_t to = 0;
+    Grid(target).clip(item.positions, &from, &to);
     // A check reads all words of the windows, so tasks may not share any.
     const std::size_t step = checks_ ? item.positions.size() : kTaskChanges;
-    for (std::size_t from = 0; from < item.positions.size(); from += step) {
-      Task task{target, &item, from, std::min(from + step, item.positions.size())};
+    for (; from < to; from += step) {
+      Task task{target, &item, from, std::min(from + step, to)};
       task.target.encoding = item.header.encoding;
       tasks->push_back(std::move(task));
     }
@@ -72,9 +81,14 @@ Status Applier::run_tasks(std::span<const Task> tasks, ApplyMode mode, ReceiverC
   for (const Task& task : tasks) {
     const auto positions = std::span(task.item->positions).subspan(task.from, task.to - task.from);
     const std::uint8_t* values = task.item->values.data() + task.from * task.item->header.width;
-    DCR_TRY(checks_ && mode == ApplyMode::kWrite
-                ? apply_checked(memory_, task.target, positions, values, &applied, &counts->checked)
-                : memory_.apply(task.target, positions, values, mode, &applied));
+    const Status status =
+        checks_ && mode == ApplyMode::kWrite
+            ? apply_checked(memory_, task.target, positions, values, &applied, &counts->checked)
+            : memory_.apply(task.target, positions, values, mode, &applied);
+    if (!status.ok()) {
+      const std::string& name = catalogue_[task.item->header.tensor].name;
+      return Status(status.code(), "tensor " + quoted_name(name) + ": " + status.message(), name);
+    }
   }
   counts->destinations += applied.words;
   counts->different += applied.different;
@@ -121,31 +135,51 @@ Status Applier::apply_scratch(std::span<const DecodedItem* const> items, ApplyMo
   return {};
 }
 
+namespace {
+
+// Marks an item's words as come; returns how many had not come before.
+std::uint64_t mark_words(const TargetChanges& target, const DecodedItem& item,
+                         std::vector<bool>* came) {
+  const Grid grid(target);
+  GridHits hits;
+  std::uint64_t marked = 0;
+  const auto positions = std::span(item.positions);
+  for (std::size_t done = 0; done < positions.size(); done += kGridBlock) {
+    grid.map(positions.subspan(done, std::min(kGridBlock, positions.size() - done)), &hits);
+    for (std::size_t i = 0; i < hits.count; ++i) {
+      const auto word = static_cast<std::size_t>(hits.words[i]);
+      marked += (*came)[word] ? 0u : 1u;
+      (*came)[word] = true;
+    }
+  }
+  return marked;
+}
+
+}  // namespace
+
 Status Applier::apply_whole(const DecodedItem& item, ApplyMode mode, ReceiverCounts* counts) {
   const std::uint32_t tensor = item.header.tensor;
   const CanonicalTensor& canonical = catalogue_[tensor];
+  const bool shared = ownership_.shared(tensor);
+  if (loaded_.contains(tensor)) return {};
   if (!wholes_.contains(tensor)) {
     Whole whole;
     DCR_ASSIGN(whole.storage, memory_.allocate(canonical.words * word_bytes(canonical.dtype)));
-    wholes_[tensor] = whole;
+    if (shared) whole.came.resize(static_cast<std::size_t>(canonical.words));
+    wholes_[tensor] = std::move(whole);
   }
   Whole& whole = wholes_[tensor];
-  TargetChanges target;
-  target.storage = whole.storage;
-  target.width = item.header.width;
-  target.offset = item.header.box.offset;
-  for (const ItemDimension& dim : item.header.box.dims) {
-    target.dims.push_back({dim.size, dim.stride, 0, dim.size});
-  }
+  const TargetChanges target = whole_target(item.header, whole.storage);
   ApplyCounts gathered;
   DCR_TRY(memory_.apply(target, item.positions, item.values.data(), ApplyMode::kWrite, &gathered));
-  whole.words += gathered.words;
+  whole.words += shared ? mark_words(target, item, &whole.came) : gathered.words;
   if (whole.words < canonical.words) return {};
   ScratchCounts loaded;
   Status status = scratch_.apply_whole(tensor, prewarm_->traces[tensor],
                                        contiguous_view(whole.storage, canonical), mode, &loaded);
   DCR_TRY(memory_.release(whole.storage));
   wholes_.erase(tensor);
+  if (shared) loaded_.insert(tensor);
   counts->destinations += loaded.applied.words;
   counts->different += loaded.applied.different;
   return status;
@@ -180,15 +214,14 @@ Status Applier::apply(const DecodedPayload& payload, ApplyMode mode, ReceiverCou
 }
 
 Status Applier::finish() const {
-  for (const auto& [tensor, whole] : wholes_) {
-    const CanonicalTensor& canonical = catalogue_[tensor];
-    return Status(Code::kMismatch,
-                  "tensor " + quoted_name(canonical.name) + ": its loader needs it whole, and " +
-                      std::to_string(whole.words) + " of " + std::to_string(canonical.words) +
-                      " words came",
-                  canonical.name);
-  }
-  return {};
+  if (wholes_.empty()) return {};
+  const auto& [tensor, whole] = *wholes_.begin();
+  const CanonicalTensor& canonical = catalogue_[tensor];
+  return Status(Code::kMismatch,
+                "tensor " + quoted_name(canonical.name) + ": its loader needs it whole, and " +
+                    std::to_string(whole.words) + " of " + std::to_string(canonical.words) +
+                    " words came",
+                canonical.name);
 }
 
 Status Applier::audit_traced(std::uint32_t tensor,

@@ -4,12 +4,14 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <span>
 #include <vector>
 
 #include "dcr/ports.h"
 #include "dcr/status.h"
 #include "receiver/decoded.h"
+#include "receiver/ownership.h"
 #include "receiver/plan.h"
 #include "receiver/prewarm.h"
 #include "receiver/scratch.h"
@@ -28,8 +30,10 @@ struct ReceiverCounts {
 
 class Applier {
  public:
-  Applier(const Catalogue& catalogue, Loader& loader, TargetMemory& memory, Executor& executor)
+  Applier(const Catalogue& catalogue, const Ownership& ownership, Loader& loader,
+          TargetMemory& memory, Executor& executor)
       : catalogue_(catalogue),
+        ownership_(ownership),
         memory_(memory),
         executor_(executor),
         plans_(kPlanBytesMax),
@@ -38,9 +42,13 @@ class Applier {
   Applier(const Applier&) = delete;
   Applier& operator=(const Applier&) = delete;
 
-  // Begins with what prewarm found, which must outlive its use, and makes sure of scratch for the
-  // largest tensor that needs it. `checks`: paper A.12. Error: kTooLarge.
-  Status begin(const PrewarmResult* prewarm, bool checks);
+  // Takes what a prewarm found, which must outlive its use, and forgets what was made of another.
+  // `checks`: paper A.12.
+  void prepare(const PrewarmResult* prewarm, bool checks);
+
+  // Begins an attempt: makes sure of scratch for the largest tensor that needs it. Error:
+  // kTooLarge.
+  Status begin();
 
   Status apply(const DecodedPayload& payload, ApplyMode mode, ReceiverCounts* counts);
 
@@ -67,6 +75,7 @@ class Applier {
   struct Whole {
     std::uint64_t storage = 0;
     std::uint64_t words = 0;
+    std::vector<bool> came;  // by word, where owners share the tensor
   };
 
   Status add_tasks(const DecodedItem& item, std::vector<Task>* tasks);
@@ -84,6 +93,7 @@ class Applier {
   void release_wholes();
 
   const Catalogue& catalogue_;
+  const Ownership& ownership_;
   TargetMemory& memory_;
   Executor& executor_;
   const PrewarmResult* prewarm_ = nullptr;
@@ -91,6 +101,7 @@ class Applier {
   PlanCache plans_;
   ScratchPath scratch_;
   std::map<std::uint32_t, Whole> wholes_;
+  std::set<std::uint32_t> loaded_;  // of the tensors that owners share: what else comes is the same
 };
 
 }  // namespace dcr

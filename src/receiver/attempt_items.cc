@@ -11,21 +11,18 @@ namespace dcr {
 
 namespace {
 
-// What a map's node takes, about.
+// What a map's node or a box takes, about; and each of a box's dimensions.
 constexpr std::uint64_t kNodeBytes = 80;
-
-Box word_set(const ItemBox& box) {
-  Box set{box.offset, box.offset, {}};
-  for (const ItemDimension& dim : box.dims) set.dims.push_back({dim.size, dim.stride, dim.stride});
-  return set;
-}
 
 Status twice(const CanonicalTensor& tensor, std::uint32_t first, std::uint32_t second,
              const std::string& what) {
-  return Status(Code::kMismatch,
-                "tensor " + quoted_name(tensor.name) + ": owners " + std::to_string(first) +
-                    " and " + std::to_string(second) + " sent " + what,
-                tensor.name);
+  return Status(
+      Code::kMismatch,
+      "tensor " + quoted_name(tensor.name) + ": " +
+          (first == second ? "owner " + std::to_string(first)
+                           : "owners " + std::to_string(first) + " and " + std::to_string(second)) +
+          " sent " + what,
+      tensor.name);
 }
 
 }  // namespace
@@ -53,6 +50,7 @@ Result<bool> AttemptItems::overlaps(const Boxes& boxes, const ItemBox& box) {
   }
   if (box.offset >= boxes.strided_end) return false;
   for (const Box& other : boxes.strided) {
+    if (other.dst_offset >= box.end()) continue;
     DCR_ASSIGN(const bool met, meets(other));
     if (met) return true;
   }
@@ -73,6 +71,7 @@ Status AttemptItems::add(const Catalogue& catalogue, const Ownership& ownership,
   if (overlap) return twice(tensor, owner, owner, "elements twice");
   bytes_ += kNodeBytes;
   if (!box.is_range()) {
+    bytes_ += box.dims.size() * sizeof(BoxDimension);
     boxes.strided.push_back(word_set(box));
     boxes.strided_end = std::max(boxes.strided_end, box.end());
     return {};

@@ -14,13 +14,6 @@ namespace {
 // A whole box of an item is met with one of an owner's in few boxes where strides are regular.
 constexpr std::size_t kMetBoxesMax = 1024;
 
-// The set of a box's words; both sides count canonical words.
-Box set_box(const ItemBox& box) {
-  Box set{box.offset, box.offset, {}};
-  for (const ItemDimension& dim : box.dims) set.dims.push_back({dim.size, dim.stride, dim.stride});
-  return set;
-}
-
 std::uint64_t last_word(const Box& box) {
   std::uint64_t last = box.dst_offset;
   for (const BoxDimension& dim : box.dims) last += (dim.size - 1) * dim.dst_stride;
@@ -30,6 +23,12 @@ std::uint64_t last_word(const Box& box) {
 std::string owner_text(std::uint32_t owner) { return "owner " + std::to_string(owner); }
 
 }  // namespace
+
+Box word_set(const ItemBox& box) {
+  Box set{box.offset, box.offset, {}};
+  for (const ItemDimension& dim : box.dims) set.dims.push_back({dim.size, dim.stride, dim.stride});
+  return set;
+}
 
 Box position_box(const ItemBox& box) {
   Box map{0, box.offset, {}};
@@ -55,7 +54,7 @@ Result<Ownership> Ownership::make(const Catalogue& catalogue,
                                                   std::to_string(catalogue.size()));
       }
       const CanonicalTensor& tensor = catalogue[owned.tensor];
-      const Box box = set_box(owned.box);
+      const Box box = word_set(owned.box);
       const Status valid = validate_box(box, tensor.words, tensor.words);
       if (!valid.ok()) {
         return Status(Code::kInvalidArgument,
@@ -86,7 +85,7 @@ Status Ownership::check(const Catalogue& catalogue, std::uint32_t owner, std::ui
   if (owner >= boxes_.size()) return outside();
   const auto found = boxes_[owner].find(tensor);
   if (found == boxes_[owner].end()) return outside();
-  const Box set = set_box(item);
+  const Box set = word_set(item);
   const std::uint64_t last = last_word(set);
   // Boxes of one owner may overlap where a tensor is shared; one that holds the item is enough.
   std::uint64_t met = 0;

@@ -18,6 +18,9 @@ struct OwnerBox {
   ItemBox box;
 };
 
+// The set of an item's words; both sides count canonical words.
+Box word_set(const ItemBox& box);
+
 // An item's box as a map from positions to canonical words.
 Box position_box(const ItemBox& box);
 

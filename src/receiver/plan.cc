@@ -96,6 +96,17 @@ Result<std::vector<TargetChanges>> plan_item(const ItemBox& item, std::span<cons
   return targets;
 }
 
+TargetChanges whole_target(const ItemHeader& item, std::uint64_t storage) {
+  TargetChanges target;
+  target.storage = storage;
+  target.width = item.width;
+  target.offset = item.box.offset;
+  for (const ItemDimension& dim : item.box.dims) {
+    target.dims.push_back({dim.size, dim.stride, 0, dim.size});
+  }
+  return target;
+}
+
 Result<PlanCache::Plan> PlanCache::find(std::uint32_t tensor, const ItemBox& item,
                                         std::span<const Place> places) {
   Key key{tensor, {item.offset}};

@@ -22,13 +22,17 @@ struct Place {
   Box box;  // canonical word → word of the storage; injective on both sides
 };
 
-// At most so many targets describe one item.
-inline constexpr std::size_t kTargetsMax = 4096;
+// A tensor has at most so many places; an item may cut each in two.
+inline constexpr std::size_t kPlacesMax = std::size_t{1} << 16;
+inline constexpr std::size_t kTargetsMax = 2 * kPlacesMax;
 
 // The targets of an item: one per place where strides divide each other, whatever the places'
 // sizes. Error kUnsupported where more than kTargetsMax would be needed. Encodings are left to the
 // caller.
 Result<std::vector<TargetChanges>> plan_item(const ItemBox& item, std::span<const Place> places);
+
+// An item's words in a copy of its whole tensor at the begin of a storage.
+TargetChanges whole_target(const ItemHeader& item, std::uint64_t storage);
 
 // Remembers plans: owners cut their tensors into the same items every time. Not thread-safe.
 class PlanCache {

@@ -1,6 +1,7 @@
 #include "receiver/prewarm.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -16,9 +17,6 @@
 namespace dcr {
 
 namespace {
-
-// A loader's copies of one tensor meet its parameters in so many boxes at most.
-constexpr std::size_t kPlacesMax = std::size_t{1} << 16;
 
 TensorClass refused(const LoadTrace& trace, std::string reason) {
   return {TensorPath::kRefused, TensorNeed::kRefused, trace.collective, std::move(reason)};
@@ -74,6 +72,24 @@ Makeup makeup_of(const LoadTrace& trace) {
     }
   }
   return makeup;
+}
+
+// Where all elements go; nothing if those are more than kPlacesMax places.
+std::optional<std::vector<Place>> find_places(const LoadTrace& trace) {
+  std::vector<Place> places;
+  for (const TracedWrite& write : trace.writes) {
+    if (write.kind != WriteKind::kPlaced || write.follows >= 0) continue;
+    const TensorView& view = write.event.destination;
+    const Box words = view_box(view);
+    for (const Box& elements : write.elements) {
+      const Result<std::vector<Box>> boxes = compose(elements, words, kPlacesMax);
+      if (!boxes.ok() || places.size() + boxes->size() > kPlacesMax) return std::nullopt;
+      for (const Box& box : *boxes) {
+        places.push_back({view.storage, static_cast<std::uint8_t>(word_bytes(view.dtype)), box});
+      }
+    }
+  }
+  return places;
 }
 
 class Prewarm {
@@ -243,28 +259,30 @@ class Prewarm {
       *out = refused(trace, "the loader writes bytes of a parameter twice");
       return {};
     }
+    std::optional<std::vector<Place>> places = find_places(trace);
+    if (!places) return classify_irregular(tensor);
     if (trace.collective || options_.prefer_scratch) {
       const char* why = trace.collective ? "its loader talks to other ranks" : "as configured";
       *out = {TensorPath::kScratch, TensorNeed::kAny, trace.collective, why};
       return {};
     }
-    std::vector<Place> places;
-    for (const TracedWrite& write : trace.writes) {
-      if (write.kind != WriteKind::kPlaced || write.follows >= 0) continue;
-      const TensorView& view = write.event.destination;
-      for (const Box& elements : write.elements) {
-        const Result<std::vector<Box>> boxes = compose(elements, view_box(view), kPlacesMax);
-        if (!boxes.ok() || places.size() + boxes->size() > kPlacesMax) {
-          *out = {TensorPath::kScratch, TensorNeed::kAny, false, "its placement is too irregular"};
-          return {};
-        }
-        for (const Box& box : *boxes) {
-          places.push_back({view.storage, static_cast<std::uint8_t>(word_bytes(view.dtype)), box});
-        }
-      }
-    }
-    result_.places[tensor] = std::move(places);
+    result_.places[tensor] = std::move(*places);
     *out = {TensorPath::kTraced, TensorNeed::kAny, false, ""};
+    return {};
+  }
+
+  // No items can be planned. What it is made of would take memory for nothing.
+  Status classify_irregular(std::uint32_t tensor) {
+    LoadTrace& trace = result_.traces[tensor];
+    const char* why = "its placement is too irregular";
+    result_.classes[tensor] =
+        trace.collective
+            ? refused(trace, "its loader talks to other ranks, and " + std::string(why))
+            : TensorClass{TensorPath::kDense, TensorNeed::kDense, false, why};
+    for (TracedWrite& write : trace.writes) {
+      if (write.kind != WriteKind::kConstant) write.kind = WriteKind::kOpaque;
+      write.elements = {};
+    }
     return {};
   }
 

@@ -1,5 +1,6 @@
 #include "receiver/receiver.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "receiver/attempt_items.h"
@@ -15,7 +16,7 @@ struct Receiver::State {
         memory(the_memory),
         options(std::move(the_options)),
         ownership(std::move(the_ownership)),
-        applier(the_catalogue, the_loader, the_memory, executor),
+        applier(the_catalogue, ownership, the_loader, the_memory, executor),
         staging(options.decoded_bytes_max),
         items(options.decoded_bytes_max) {}
 
@@ -40,23 +41,21 @@ struct Receiver::State {
     return status;
   }
 
-  void make_specs();
+  void make_spec(std::uint32_t tensor);
   Status check_active() const;
+  bool is_current(const PayloadHeader& header) const;
   Result<Ingested> check_header(const PayloadHeader& header) const;
   Status check_items(const DecodedPayload& payload) const;
   Result<Ingested> take(std::shared_ptr<const DecodedPayload> payload);
 };
 
-void Receiver::State::make_specs() {
-  specs.clear();
-  for (std::uint32_t tensor = 0; tensor < catalogue.size(); ++tensor) {
-    const CanonicalTensor& canonical = catalogue[tensor];
-    const TensorNeed need = prewarm.classes[tensor].need;
-    const bool overwrite =
-        need == TensorNeed::kOverwrite || need == TensorNeed::kDense || ownership.shared(tensor);
-    specs.push_back(
-        {canonical.words, static_cast<std::uint8_t>(word_bytes(canonical.dtype)), overwrite});
-  }
+void Receiver::State::make_spec(std::uint32_t tensor) {
+  const bool shared = ownership.shared(tensor);
+  TensorNeed& need = prewarm.classes[tensor].need;
+  if (shared && need == TensorNeed::kAny) need = TensorNeed::kOverwrite;
+  const CanonicalTensor& canonical = catalogue[tensor];
+  specs[tensor] = {canonical.words, static_cast<std::uint8_t>(word_bytes(canonical.dtype)),
+                   need == TensorNeed::kOverwrite || need == TensorNeed::kDense || shared};
 }
 
 Status Receiver::State::check_active() const {
@@ -65,13 +64,18 @@ Status Receiver::State::check_active() const {
   return Status(Code::kInvalidArgument, "the receiver is in no attempt");
 }
 
-// Which attempt, owners and versions the payload belongs to.
+bool Receiver::State::is_current(const PayloadHeader& header) const {
+  return digest_equal(header.run, attempt.run) && header.attempt == attempt.attempt;
+}
+
+// Which attempt, owners, catalogue and versions the payload belongs to.
 Result<Ingested> Receiver::State::check_header(const PayloadHeader& header) const {
-  if (!digest_equal(header.run, attempt.run) || header.attempt != attempt.attempt) {
-    return Ingested::kOtherAttempt;
-  }
+  if (!is_current(header)) return Ingested::kOtherAttempt;
   const std::string name =
       "payload " + std::to_string(header.number) + " of owner " + std::to_string(header.owner);
+  if (!digest_equal(header.schema, catalogue.schema())) {
+    return Status(Code::kMismatch, name + " is made for another catalogue");
+  }
   if (header.owners != ownership.owners()) {
     return Status(Code::kMismatch, name + " counts " + std::to_string(header.owners) +
                                        " owners; there are " + std::to_string(ownership.owners()));
@@ -97,8 +101,8 @@ Status Receiver::State::check_items(const DecodedPayload& payload) const {
       return Status(Code::kUnsupported,
                     "tensor " + quoted_name(name) + " is refused: " + one.reason, name);
     }
-    const bool needs_overwrite =
-        specs[header.tensor].overwrite_only || attempt.mode == ApplyMode::kVerify;
+    const bool needs_overwrite = specs[header.tensor].overwrite_only || attempt.overwrite_only ||
+                                 attempt.mode == ApplyMode::kVerify;
     if (needs_overwrite && header.encoding != Encoding::kOverwrite) {
       return Status(Code::kMismatch,
                     "tensor " + quoted_name(name) + ": " +
@@ -143,8 +147,12 @@ Status Receiver::prewarm() {
   DCR_ASSIGN(state.prewarm,
              dcr::prewarm(state.catalogue, state.loader, state.memory,
                           {state.options.never_loaded, state.options.prefer_scratch}));
-  state.make_specs();
-  DCR_TRY(state.applier.begin(&state.prewarm, state.options.post_apply_checks));
+  state.specs.resize(state.catalogue.size());
+  for (std::uint32_t tensor = 0; tensor < state.catalogue.size(); ++tensor) {
+    state.make_spec(tensor);
+  }
+  state.applier.prepare(&state.prewarm, state.options.post_apply_checks);
+  DCR_TRY(state.applier.begin());
   state.prewarmed = true;
   return {};
 }
@@ -158,9 +166,16 @@ Status Receiver::require_scratch(std::uint32_t tensor) {
   if (!state.prewarmed || tensor >= state.prewarm.classes.size()) {
     return Status(Code::kInvalidArgument, "scratch for a tensor that no prewarm has seen");
   }
+  state.active = false;
   TensorClass& one = state.prewarm.classes[tensor];
   if (one.path == TensorPath::kScratch) return {};
-  if (one.path == TensorPath::kDense || one.path == TensorPath::kRefused) {
+  // What is skipped because another tensor has its bytes would write them.
+  const std::vector<TracedWrite>& writes = state.prewarm.traces[tensor].writes;
+  const bool tied = one.path == TensorPath::kSkip &&
+                    std::any_of(writes.begin(), writes.end(), [](const TracedWrite& write) {
+                      return !write.elements.empty() || write.kind == WriteKind::kOpaque;
+                    });
+  if (tied || one.path == TensorPath::kDense || one.path == TensorPath::kRefused) {
     const std::string& name = state.catalogue[tensor].name;
     return Status(Code::kUnsupported,
                   "tensor " + quoted_name(name) +
@@ -172,8 +187,8 @@ Status Receiver::require_scratch(std::uint32_t tensor) {
   one.path = TensorPath::kScratch;
   one.need = TensorNeed::kAny;
   one.reason = "its loader talks to other ranks";
-  state.make_specs();
-  return state.applier.begin(&state.prewarm, state.options.post_apply_checks);
+  state.make_spec(tensor);
+  return {};
 }
 
 Digest Receiver::fingerprint() const {
@@ -204,16 +219,16 @@ Status Receiver::begin_attempt(const AttemptHeader& header) {
   State& state = *state_;
   if (!state.prewarmed) return Status(Code::kInvalidArgument, "an attempt before prewarm");
   state.active = false;
+  state.failure = {};
   DCR_ASSIGN(const Digest layout, layout_fingerprint(state.loader, state.memory));
   if (!digest_equal(layout, state.prewarm.layout)) {
     return Status(Code::kMismatch,
                   "parameters lie elsewhere, or are others, than at prewarm; prewarm again");
   }
-  DCR_TRY(state.applier.begin(&state.prewarm, state.options.post_apply_checks));
+  DCR_TRY(state.applier.begin());
   state.staging.begin(state.ownership.owners());
   state.items.clear();
   state.attempt = header;
-  state.failure = {};
   state.counts = {};
   state.active = true;
   return {};
@@ -222,8 +237,10 @@ Status Receiver::begin_attempt(const AttemptHeader& header) {
 Result<Ingested> Receiver::ingest(ByteSpan stored) {
   State& state = *state_;
   DCR_TRY(state.check_active());
-  // What would find no room is not decoded. A header that lies about it is found out later.
+  // What is late, or would find no room, is not decoded. A header that lies about its order is
+  // found out later; one that lies about its attempt is as good as lost.
   const Result<PayloadHeader> peeked = peek_payload_header(stored);
+  if (peeked.ok() && !state.is_current(*peeked)) return Ingested::kOtherAttempt;
   if (peeked.ok() && !state.staging.has_room(peeked->order(), 0)) return Ingested::kFull;
   Result<std::shared_ptr<const DecodedPayload>> payload =
       decode_payload(stored, state.catalogue.schema(), state.specs, state.options.payload_limits,

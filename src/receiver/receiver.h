@@ -49,6 +49,8 @@ struct AttemptHeader {
   std::uint64_t base_version = 0;
   std::uint64_t target_version = 0;
   ApplyMode mode = ApplyMode::kWrite;  // kVerify: a dense refit that compares and writes nothing
+  // Parameters may hold part of another attempt: xor and add would not be exact.
+  bool overwrite_only = false;
 };
 
 class Receiver {
@@ -71,7 +73,8 @@ class Receiver {
   std::span<const TensorClass> classes() const;
 
   // A name whose loader talks to other ranks takes the scratch path on all ranks of the engine, in
-  // declared order (classes()[i].collective on any of them).
+  // declared order (classes()[i].collective on any of them). Ends an attempt. Error kUnsupported
+  // where it cannot take that path.
   Status require_scratch(std::uint32_t tensor);
 
   // Layout and classification, as prepare binds them.
@@ -82,11 +85,11 @@ class Receiver {
   Status audit(const CanonicalRead& base);
 
   // Starts an attempt, which ends any other. Errors: kInvalidArgument before prewarm; kMismatch if
-  // the layout is another than at prewarm.
+  // the layout is another than at prewarm; kTooLarge without room for scratch.
   Status begin_attempt(const AttemptHeader& header);
 
-  // Takes a payload. An error fails the attempt (begin_attempt starts the next one) and has changed
-  // no parameter byte.
+  // Takes a payload; one that says it is of another attempt is not looked at further. An error
+  // fails the attempt (begin_attempt starts the next one) and has changed no parameter byte.
   Result<Ingested> ingest(ByteSpan stored);
   Result<Ingested> ingest(std::shared_ptr<const DecodedPayload> payload);
 

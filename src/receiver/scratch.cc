@@ -88,7 +88,10 @@ class ScratchPath::EntryHook final : public LoaderHook {
       DCR_ASSIGN(const std::vector<TargetChanges> targets, plan_item(item->header.box, places));
       for (const TargetChanges& target : targets) {
         const Grid grid(target);
-        const std::span<const std::uint32_t> positions = item->positions;
+        std::size_t from = 0;
+        std::size_t to = 0;
+        grid.clip(item->positions, &from, &to);
+        const auto positions = std::span(item->positions).subspan(from, to - from);
         for (std::size_t done = 0; done < positions.size(); done += kGridBlock) {
           grid.map(positions.subspan(done, std::min(kGridBlock, positions.size() - done)), &hits);
           active.insert(active.end(), hits.words, hits.words + hits.count);
@@ -257,13 +260,7 @@ Status ScratchPath::fill(const TensorView& value, std::uint64_t placeholder) {
 }
 
 Status ScratchPath::scatter(const TensorView& value, const DecodedItem& item) {
-  TargetChanges target;
-  target.storage = value.storage;
-  target.width = item.header.width;
-  target.offset = item.header.box.offset;
-  for (const ItemDimension& dim : item.header.box.dims) {
-    target.dims.push_back({dim.size, dim.stride, 0, dim.size});
-  }
+  const TargetChanges target = whole_target(item.header, value.storage);
   ApplyCounts counts;
   if (item.header.encoding == Encoding::kOverwrite) {
     return memory_.apply(target, item.positions, item.values.data(), ApplyMode::kWrite, &counts);

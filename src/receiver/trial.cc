@@ -23,6 +23,7 @@ Result<std::string> verdict(const Result<bool>& same, const std::string& otherwi
   if (same.ok()) return *same ? std::string() : otherwise;
   const Code code = same.status().code();
   if (code == Code::kMismatch) return otherwise + " (" + same.status().message() + ")";
+  if (code == Code::kUnsupported) return "it cannot be tried: " + same.status().message();
   if (code == Code::kTooLarge) return "no room to try it: " + same.status().message();
   return same.status();
 }
