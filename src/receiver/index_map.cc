@@ -1,5 +1,6 @@
 #include "receiver/index_map.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/limits.h"
@@ -42,6 +43,12 @@ std::vector<Box> stack(const std::vector<Box>& boxes) {
         ++end;
       }
       if (end > at + 1) box.dims.insert(box.dims.begin(), {end - at, src, dst});
+      if (!injective(box)) {
+        stacked.insert(stacked.end(), boxes.begin() + static_cast<std::ptrdiff_t>(at),
+                       boxes.begin() + static_cast<std::ptrdiff_t>(end));
+        at = end;
+        continue;
+      }
     }
     stacked.push_back(std::move(box));
     at = end;
@@ -50,6 +57,19 @@ std::vector<Box> stack(const std::vector<Box>& boxes) {
 }
 
 }  // namespace
+
+bool injective(const Box& box) {
+  std::vector<BoxDimension> dims = normalize(box).dims;
+  std::sort(dims.begin(), dims.end(), [](const BoxDimension& a, const BoxDimension& b) {
+    return a.src_stride < b.src_stride;
+  });
+  std::uint64_t reach = 1;
+  for (const BoxDimension& dim : dims) {
+    if (dim.src_stride < reach) return false;
+    reach += (dim.size - 1) * dim.src_stride;
+  }
+  return true;
+}
 
 std::vector<Box> boxes_of_indices(std::span<const std::uint64_t> indices) {
   std::vector<Box> boxes = runs_of_indices(indices);

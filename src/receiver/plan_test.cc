@@ -85,6 +85,38 @@ TEST(PlanTest, EveryPositionGoesWhereItsPlacesSay) {
   }
 }
 
+// Elements may repeat, also within one box of a list.
+TEST(PlanTest, ListsOfIndices) {
+  for (std::uint64_t seed = 0; seed < campaign_cases(3000); ++seed) {
+    Prng random(seed);
+    const std::uint64_t words = 1 + random.below(40);
+    std::vector<std::uint64_t> list(1 + random.below(40));
+    const std::uint64_t step = random.below(4);
+    for (std::size_t e = 0; e < list.size(); ++e) {
+      list[e] = random.below(6) == 0 || e == 0 ? random.below(words) : (list[e - 1] + step) % words;
+    }
+    std::vector<Place> places;
+    for (const Box& box : boxes_of_indices(list)) places.push_back({0, 2, box});
+    const std::uint64_t first = random.below(words);
+    const ItemBox item = ItemBox::range(first, 1 + random.below(words - first));
+    const auto plan = plan_item(item, places);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    for (std::uint32_t position = 0; position < item.words(); ++position) {
+      std::vector<std::uint64_t> wanted, found;
+      for (std::size_t e = 0; e < list.size(); ++e) {
+        if (list[e] == first + position) wanted.push_back(e);
+      }
+      for (const TargetChanges& target : *plan) {
+        GridHits hits;
+        Grid(target).map({&position, 1}, &hits);
+        found.insert(found.end(), hits.words, hits.words + hits.count);
+      }
+      std::sort(found.begin(), found.end());
+      ASSERT_EQ(found, wanted) << "seed " << seed << " position " << position;
+    }
+  }
+}
+
 TEST(PlanTest, RowsThatAnItemCutsAreOneTarget) {
   // 100 columns of which this rank has [25, 50); the item starts in the middle of a row.
   const Place place = {0, 2, {25, 0, {{10, 100, 25}, {25, 1, 1}}}};
@@ -143,6 +175,7 @@ TEST(IndexMapTest, BoxesGiveTheListBack) {
     const std::vector<Box> boxes = boxes_of_indices(indices);
     std::vector<int> seen(indices.size(), 0);
     for (const Box& box : boxes) {
+      EXPECT_TRUE(injective(box));
       for_each_run(box, [&](const dcr::Run& run) {
         for (std::uint64_t i = 0; i < run.length; ++i) {
           EXPECT_EQ(indices[run.dst + i], run.src + i);

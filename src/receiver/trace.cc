@@ -26,21 +26,6 @@ bool same_words(const TensorView& a, const TensorView& b) {
   return a.dtype == b.dtype && a.offset == b.offset && a.sizes == b.sizes && a.strides == b.strides;
 }
 
-// Whether no source index is reached twice, for the reason that each stride is beyond the reach of
-// the smaller ones.
-bool injective(const Box& box) {
-  std::vector<BoxDimension> dims = normalize(box).dims;
-  std::sort(dims.begin(), dims.end(), [](const BoxDimension& a, const BoxDimension& b) {
-    return a.src_stride < b.src_stride;
-  });
-  std::uint64_t reach = 1;
-  for (const BoxDimension& dim : dims) {
-    if (dim.src_stride < reach) return false;
-    reach += (dim.size - 1) * dim.src_stride;
-  }
-  return true;
-}
-
 // Boxes canonical word → element, from one box canonical word → source word in the order of the
 // elements. Empty if elements repeat irregularly or too often.
 std::vector<Box> element_boxes(const Box& source) {
