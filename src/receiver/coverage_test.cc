@@ -59,6 +59,30 @@ TEST_F(CoverageTest, AViewThatRepeatsItsWords) {
   EXPECT_EQ(verdicts(), Verdicts{"refused: the loader writes bytes of a parameter twice"});
 }
 
+TEST_F(CoverageTest, CopiesOfNothing) {
+  catalogue = make_catalogue({{"w", Dtype::kBF16, {0, 4}}});
+  const TensorView p = loader.add_target("p", Dtype::kBF16, {2, 4});
+  loads("w", [this, p](const TensorView& value, LoaderHook& hook) -> Status {
+    DCR_TRY(loader.copy(hook, narrow(p, 0, 0, 0), value));
+    return loader.fill(hook, p, 0);
+  });
+  EXPECT_EQ(verdicts(), Verdicts{"skip: the loader writes nothing of it here"});
+}
+
+TEST_F(CoverageTest, PaddingThatIsCopied) {
+  catalogue = make_catalogue({{"w", Dtype::kBF16, {4}}});
+  const TensorView p = loader.add_target("p", Dtype::kBF16, {8});
+  loads("w", [this, p](const TensorView& value, LoaderHook& hook) -> Status {
+    DCR_TRY(loader.copy(hook, narrow(p, 0, 0, 4), value));
+    DCR_ASSIGN(const TensorView zeros, loader.temporary(value, [](std::uint64_t, std::uint64_t) {
+      return std::uint64_t{0};
+    }));
+    return loader.copy(hook, narrow(p, 0, 4, 4), zeros);
+  });
+  EXPECT_EQ(verdicts(),
+            Verdicts{"scratch: the loader copies what it does not take from the given tensor"});
+}
+
 // What is loaded whole writes its constants again: over what others have there.
 TEST_F(CoverageTest, AConstantUnderAnothersElements) {
   catalogue = make_catalogue({{"a", Dtype::kI8, {4}}, {"b", Dtype::kI8, {4}}});

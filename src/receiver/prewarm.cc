@@ -44,7 +44,6 @@ struct Makeup {
   bool values = false;  // through a cast or computation
   bool given = false;   // the loader writes to the given tensor
   bool copies = false;  // constants that come as copies
-  bool constants = false;
 };
 
 Makeup makeup_of(const LoadTrace& trace) {
@@ -56,7 +55,6 @@ Makeup makeup_of(const LoadTrace& trace) {
         makeup.given = true;
         break;
       case WriteKind::kConstant:
-        makeup.constants = true;
         makeup.copies = makeup.copies || write.event.kind == LoaderEventKind::kCopy;
         break;
       case WriteKind::kOpaque:
@@ -312,8 +310,9 @@ class Prewarm {
       return {};
     }
     *out = {TensorPath::kScratch, TensorNeed::kOverwrite, trace.collective,
-            makeup.values ? "the loader computes or casts its values"
-                          : "the loader writes to the given tensor"};
+            makeup.values  ? "the loader computes or casts its values"
+            : makeup.given ? "the loader writes to the given tensor"
+                           : "the loader copies what it does not take from the given tensor"};
     return {};
   }
 

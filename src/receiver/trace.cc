@@ -563,11 +563,12 @@ Result<LoadTrace> Tracer::trace(std::uint32_t tensor) {
     if (!work.refused()) DCR_TRY(check_constants(work));
     if (work.refused()) return {};
     sort_writes(work);
+    if (work.tensor.words == 0) return {};
     DCR_TRY(guess_views(work));
     DCR_TRY(list_indices(work));
     return list_active(work);
   };
-  DCR_TRY(work.tensor.words == 0 ? load_codes(work) : steps());
+  DCR_TRY(steps());
   return std::move(work.trace);
 }
 

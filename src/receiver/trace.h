@@ -41,7 +41,7 @@ struct TracedWrite {
   // An earlier write to the same view: this one has the same elements, or is computed from it.
   std::int64_t follows = -1;
   // kPlaced, kCast, kComputed: canonical word → element of the destination view, in the order of
-  // its indices. Each box is injective. Empty where `follows`.
+  // its indices. Each box is injective. Empty where it is computed from what it follows.
   std::vector<Box> elements;
 };
 
