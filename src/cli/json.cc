@@ -149,7 +149,7 @@ std::string refit_json(const RefitResult& result, const Measured& measured) {
         {{"name", stage.name}, {"wall_seconds", stage.wall}, {"busy_seconds", stage.busy}});
   }
   Json json;
-  json["equal"] = result.differing_bytes == 0;
+  json["equal"] = result.differing_bytes == 0 && result.resident_different == 0;
   json["owners"] = result.owners;
   json["receivers"] = result.receivers;
   json["tensors"] = result.tensors;
