@@ -6,7 +6,6 @@
 
 #include <functional>
 #include <new>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -14,9 +13,8 @@
 
 #include "cli/command_line.h"
 #include "cli/exit_code.h"
-#include "cli/test_streams.h"
+#include "cli/test_run.h"
 #include "dcr/delta.h"
-#include "dcr/refit.h"
 #include "simd/kernels.h"
 
 namespace dcr {
@@ -34,8 +32,6 @@ struct Library {
   ApplyResult apply;
   VerifyResult verify;
   InspectResult inspect;
-  RefitOptions refit_options;
-  RefitResult refit;
 
   template <typename T>
   Result<T> answer(std::string words, const DeltaOptions& given, const T& value) {
@@ -55,36 +51,10 @@ std::string join(const std::vector<std::string>& words) {
   return all;
 }
 
-struct Ran {
-  int exit_code = -1;
-  std::string out, err;
-  nlohmann::json json() const { return nlohmann::json::parse(out); }
-};
-
 class CliTest : public testing::Test {
  protected:
   void SetUp() override { library = {}; }
-
-  static Ran run(std::vector<const char*> arguments, bool terminal = false) {
-    arguments.insert(arguments.begin(), "dcr");
-    MemoryStream out;
-    MemoryStream err;
-    const CancelToken cancel;
-    Ran ran;
-    ran.exit_code = run_cli(static_cast<int>(arguments.size()), arguments.data(),
-                            {out.file(), err.file(), terminal}, cancel);
-    ran.out = out.text();
-    ran.err = err.text();
-    return ran;
-  }
 };
-
-bool holds(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-// `text` without the figures of time: from the last ", " before the end on.
-std::string without_time(const std::string& text) { return text.substr(0, text.rfind(", ")); }
 
 }  // namespace
 
@@ -112,14 +82,6 @@ Result<VerifyResult> verify(const std::string& a, const std::string& b, const Ve
 
 Result<InspectResult> inspect(const std::string& delta, const DeltaOptions& options) {
   return library.answer("inspect " + delta, options, library.inspect);
-}
-
-Result<RefitResult> refit(const std::string& old_path, const std::string& new_path,
-                          const RefitOptions& options) {
-  library.refit_options = options;
-  DeltaOptions common;
-  common.progress = options.progress;
-  return library.answer("refit " + old_path + " " + new_path, common, library.refit);
 }
 
 Result<const Kernels*> select_kernels() {
@@ -177,35 +139,6 @@ TEST_F(CliTest, PassesWhatWasAskedFor) {
   EXPECT_EQ(library.call, "inspect d");
 }
 
-TEST_F(CliTest, PassesWhatWasAskedOfARefit) {
-  EXPECT_EQ(run({"refit", "a", "b"}).exit_code, 0);
-  EXPECT_EQ(library.call, "refit a b");
-  const RefitOptions& options = library.refit_options;
-  EXPECT_EQ(options.owners.generate, "fsdp:8");
-  EXPECT_EQ(options.receivers.generate, "fused-tp:8");
-  EXPECT_FALSE(options.verify);
-  EXPECT_EQ(options.memory_bytes_max, std::uint64_t{1} << 30);
-  EXPECT_EQ(options.arena_directory, "");
-  EXPECT_NE(options.cancel, nullptr);
-  EXPECT_NE(options.clock, nullptr);
-
-  EXPECT_EQ(run({"refit", "a", "b", "--layout", "o.json", "--loader", "r.json", "--mode", "verify",
-                 "--arena", "disk", "--threads", "2", "--memory", "2G"})
-                .exit_code,
-            0);
-  EXPECT_EQ(options.owners.file, "o.json");
-  EXPECT_EQ(options.receivers.file, "r.json");
-  EXPECT_TRUE(options.verify);
-  EXPECT_EQ(options.memory_bytes_max, std::uint64_t{2} << 30);
-  EXPECT_EQ(options.arena_directory, "disk");
-  EXPECT_EQ(options.threads, 2U);
-
-  EXPECT_EQ(run({"refit", "a", "b", "--owners", "tp:4", "--receivers", "fused-tp:2"}).exit_code, 0);
-  EXPECT_EQ(options.owners.generate, "tp:4");
-  EXPECT_EQ(options.owners.file, "");
-  EXPECT_EQ(options.receivers.generate, "fused-tp:2");
-}
-
 TEST_F(CliTest, UsageErrorsExitWithTwoAndCallNothing) {
   const std::vector<std::pair<std::vector<const char*>, std::string>> cases = {
       {{}, "A subcommand is required"},
@@ -231,10 +164,6 @@ TEST_F(CliTest, UsageErrorsExitWithTwoAndCallNothing) {
       {{"verify", "a", "b", "--force"}, "--force"},
       {{"inspect"}, "DELTA"},
       {{"inspect", "a", "b"}, "b"},
-      {{"refit", "a"}, "NEW"},
-      {{"refit", "a", "b", "--mode", "read"}, "--mode"},
-      {{"refit", "a", "b", "--layout", "f", "--owners", "fsdp:2"}, "excludes"},
-      {{"refit", "a", "b", "--loader", "f", "--receivers", "fused-tp:2"}, "excludes"},
   };
   for (const auto& [arguments, words] : cases) {
     library.call.clear();
@@ -513,89 +442,6 @@ TEST_F(CliTest, InspectJson) {
               {"name": "model.safetensors", "bytes": 120, "stored_bytes": 60,
                "source": "carried"}],
     "left_out": [{"name": "model.pt", "reason": "a pickle"}]})"));
-}
-
-RefitResult some_refit() {
-  RefitResult result;
-  result.owners = 2;
-  result.receivers = 1;
-  result.tensors = 3;
-  result.elements = 4000;
-  result.changed = 400;
-  result.canonical_elements = 5000;
-  result.canonical_changed = 250;
-  result.model_bytes = 10'000;
-  result.payloads = 2;
-  result.payload_bytes = 700;
-  result.encodings = {{"add", 5}};
-  result.destinations = 300;
-  result.owned_bytes_max = 6000;
-  result.owned_bytes_mean = 5000;
-  result.paths = {{"traced", 2}, {"scratch", 1}};
-  result.not_traced = {{"a\x1b", 0, "scratch", "it is cast"}};
-  result.stages = {{"scan", 2, 1.5}};
-  result.startup_seconds = 7;
-  result.refit_seconds = 3;
-  result.owner_memory_bytes = 1000;
-  result.receiver_memory_bytes = 2000;
-  result.compared_bytes = 12'000;
-  return result;
-}
-
-TEST_F(CliTest, Refit) {
-  library.refit = some_refit();
-  Ran ran = run({"refit", "a", "b"});
-  EXPECT_EQ(ran.exit_code, 0);
-  EXPECT_EQ(without_time(ran.out), R"(  stage    wall    busy
-  scan   2.00 s  1.50 s
-paths of tensors on receivers: 1 scratch, 2 traced
-  a\x1b on receiver 0: scratch (it is cast)
-owned per owner: 6.00 kB at most, 1.20 of the mean
-working memory: owners at most 1.00 kB, receivers 2.00 kB at their peak
-2 owners to 1 receiver: 10.0 % of 4000 elements changed, 700 bytes in 2 payloads, 3.00 s; )"
-                                   "12.0 kB equal to a dense load");
-
-  library.refit.differing_bytes = 4;
-  library.refit.differing = {"w of receiver 0"};
-  ran = run({"refit", "a", "b"});
-  EXPECT_EQ(ran.exit_code, 1);
-  EXPECT_TRUE(holds(ran.out, "differs: w of receiver 0\n")) << ran.out;
-  EXPECT_TRUE(without_time(ran.out).ends_with("4 bytes of 12.0 kB differ from a dense load"))
-      << ran.out;
-}
-
-TEST_F(CliTest, RefitThatVerifies) {
-  library.refit = some_refit();
-  Ran ran = run({"refit", "a", "b", "--mode", "verify"});
-  EXPECT_EQ(ran.exit_code, 0);
-  EXPECT_TRUE(
-      holds(ran.out, "; receivers hold the new weights, nothing was written: 12.0 kB equal"))
-      << ran.out;
-  library.refit.resident_different = 9;
-  ran = run({"refit", "a", "b", "--mode", "verify"});
-  EXPECT_EQ(ran.exit_code, 1);
-  EXPECT_TRUE(
-      holds(ran.out, "; 9 words of receivers are not the new weights', nothing was written"))
-      << ran.out;
-  EXPECT_EQ(run({"refit", "a", "b", "--mode", "verify", "--json"}).json()["equal"], false);
-}
-
-TEST_F(CliTest, RefitJson) {
-  library.refit = some_refit();
-  auto json = run({"refit", "a", "b", "--json"}).json();
-  json.erase("seconds");
-  json.erase("peak_rss_bytes");
-  EXPECT_EQ(json, nlohmann::json::parse(R"({"equal": true, "owners": 2, "receivers": 1,
-    "tensors": 3, "elements": 4000, "changed": 400, "change_rate": 0.1,
-    "canonical_change_rate": 0.05, "model_bytes": 10000, "payloads": 2, "payload_bytes": 700,
-    "encodings": {"add": 5}, "destinations": 300, "owned_bytes_max": 6000,
-    "owned_bytes_mean": 5000.0, "paths": {"scratch": 1, "traced": 2},
-    "not_traced": [{"tensor": "a\u001b", "receiver": 0, "path": "scratch",
-                    "reason": "it is cast"}],
-    "stages": [{"name": "scan", "wall_seconds": 2.0, "busy_seconds": 1.5}],
-    "startup_seconds": 7.0, "refit_seconds": 3.0, "owner_memory_bytes": 1000,
-    "receiver_memory_bytes": 2000, "resident_different": 0, "compared_bytes": 12000,
-    "differing_bytes": 0, "differing": []})"));
 }
 
 TEST_F(CliTest, AResultThatCannotBeWrittenIsAnError) {
