@@ -20,9 +20,12 @@
 namespace dcr {
 namespace {
 
-using Decoded = std::vector<std::shared_ptr<const DecodedPayload>>;
+// What owners send to take OLD to NEW, decoded, in declared order; and what they may send.
+struct Decoded {
+  std::vector<std::shared_ptr<const DecodedPayload>> payloads;
+  std::vector<std::vector<OwnerBox>> boxes;
+};
 
-// What owners send to take OLD to NEW, decoded.
 Result<Decoded> make_payloads(const OpenPair& pair) {
   RefitOptions options;
   options.owners.generate = "fsdp:8";
@@ -36,14 +39,16 @@ Result<Decoded> make_payloads(const OpenPair& pair) {
     specs.push_back({tensor.words, static_cast<std::uint8_t>(word_bytes(tensor.dtype)), false});
   }
   const PayloadLimits limits = {kPayloadStoredBytesMax, kPayloadRawBytesMax};
-  Decoded decoded;
+  Decoded decoded{{}, owners->owners().boxes()};
   for (const KeepingSink& sink : keeping) {
     for (const Bytes& stored : sink.payloads()) {
       DCR_ASSIGN(std::shared_ptr<const DecodedPayload> payload,
                  decode_payload(stored, pair.catalogue.schema(), specs, limits, ~std::uint64_t{0}));
-      decoded.push_back(std::move(payload));
+      decoded.payloads.push_back(std::move(payload));
     }
   }
+  std::sort(decoded.payloads.begin(), decoded.payloads.end(),
+            [](const auto& a, const auto& b) { return a->header.order() < b->header.order(); });
   return decoded;
 }
 
@@ -123,7 +128,7 @@ class PlainScratch {
 // What one rate is measured on.
 struct Inputs {
   const OpenPair& pair;
-  const Decoded& payloads;
+  const Decoded& sent;
   const std::vector<Masks>& masks;
   double changed_rate = 0;
   double gigabytes = 0;
@@ -133,7 +138,7 @@ struct Inputs {
 Status measure_rank(const Inputs& inputs, unsigned tensor_parallel, unsigned rounds, double rate,
                     Report* report) {
   DCR_ASSIGN(const std::unique_ptr<ServingRank> rank,
-             ServingRank::make(inputs.pair, tensor_parallel));
+             ServingRank::make(inputs.pair, tensor_parallel, inputs.sent.boxes));
   PlainScratch scratch(inputs.masks, *rank);
   DCR_ASSIGN(ServingRank::Weights scratch_weights, rank->copy_of_old());
   Status status;
@@ -148,7 +153,8 @@ Status measure_rank(const Inputs& inputs, unsigned tensor_parallel, unsigned rou
     works.emplace_back(
         [&, executor] { keep_first(scratch.apply(*executor, scratch_weights.storages)); });
     works.emplace_back([&] { keep_first(rank->check_and_restore(scratch_weights.storages)); });
-    works.emplace_back([&, executor] { keep_first(rank->apply(*executor, inputs.payloads)); });
+    DCR_TRY(rank->prepare(threads));
+    works.emplace_back([&, threads] { keep_first(rank->apply(threads, inputs.sent.payloads)); });
     works.emplace_back([&] { keep_first(rank->check_and_restore(rank->storages())); });
   }
   const Measurement measured(ClockKind::kWall, rounds, works);
@@ -187,7 +193,7 @@ Result<Report> run_apply(const SpeedOptions& options) {
     const WorkloadSpec spec = workload_at_rate(options.workload, rate, options.seed);
     DCR_ASSIGN(const CheckpointPair files, write_checkpoints(spec, tensors, 1, directory.path()));
     DCR_ASSIGN(const std::unique_ptr<OpenPair> pair, OpenPair::open(files));
-    DCR_ASSIGN(const Decoded payloads, make_payloads(*pair));
+    DCR_ASSIGN(const Decoded sent, make_payloads(*pair));
     const std::vector<Masks> masks = make_masks(spec, tensors, pair->catalogue);
     std::uint64_t words = 0;
     std::uint64_t changed = 0;
@@ -195,7 +201,7 @@ Result<Report> run_apply(const SpeedOptions& options) {
       words += tensor.words;
       changed += tensor.positions.size();
     }
-    const Inputs inputs{*pair, payloads, masks,
+    const Inputs inputs{*pair, sent, masks,
                         static_cast<double>(changed) / static_cast<double>(words),
                         static_cast<double>(words * sizeof(std::uint16_t)) * 1e-9};
     for (const unsigned tensor_parallel : {1U, 8U}) {

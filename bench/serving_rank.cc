@@ -39,8 +39,10 @@ Status ServingRank::load(const Checkpoint& checkpoint, const Weights& weights) c
 }
 
 Result<std::unique_ptr<ServingRank>> ServingRank::make(const OpenPair& pair,
-                                                       unsigned tensor_parallel) {
+                                                       unsigned tensor_parallel,
+                                                       std::vector<std::vector<OwnerBox>> owners) {
   auto rank = std::make_unique<ServingRank>(pair);
+  rank->owners_ = std::move(owners);
   DCR_ASSIGN(
       const std::string text,
       generate_receiver_layout(pair.catalogue, "fused-tp:" + std::to_string(tensor_parallel)));
@@ -55,22 +57,17 @@ Result<std::unique_ptr<ServingRank>> ServingRank::make(const OpenPair& pair,
   rank->memory_ = std::make_unique<HostMemory>(kScratchBytesMax);
   for (const MutableByteSpan storage : rank->resident_.storages) rank->memory_->add(storage);
   rank->loader_ = std::make_unique<ReferenceLoader>(pair.catalogue, rank->plan_, *rank->memory_, 0);
-  DCR_ASSIGN(rank->prewarm_, prewarm(pair.catalogue, *rank->loader_, *rank->memory_, {}));
-  for (const TensorClass& one : rank->prewarm_.classes) {
-    if (one.path == TensorPath::kTraced) continue;
-    return Status(Code::kInternal, "a tensor of the benchmark is not traced: " + one.reason);
-  }
   return rank;
 }
 
 std::vector<std::vector<ServingRank::Run>> ServingRank::runs() const {
   std::vector<std::vector<Run>> runs;
-  for (const std::vector<Place>& places : prewarm_.places) {
+  for (const LoadSteps& steps : plan_.steps) {
     std::vector<Run>& of = runs.emplace_back();
-    for (const Place& place : places) {
-      for_each_run(place.box, [&](const dcr::Run& run) {
-        of.push_back({static_cast<std::size_t>(place.storage), run.src, run.dst,
-                      static_cast<std::size_t>(run.length)});
+    for (const LoadWrite& write : steps.writes) {
+      const auto storage = static_cast<std::size_t>(plan_.targets[write.target].view.storage);
+      for_each_run(write.box, [&](const dcr::Run& run) {
+        of.push_back({storage, run.src, run.dst, static_cast<std::size_t>(run.length)});
         return true;
       });
     }
@@ -86,18 +83,34 @@ Result<ServingRank::Weights> ServingRank::copy_of_old() const {
   return copy;
 }
 
-Status ServingRank::apply(Executor& executor,
+Status ServingRank::prepare(unsigned threads) {
+  ReceiverOnThreads& made = receivers_[threads];
+  made.executor = make_executor(threads);
+  ReceiverOptions options;
+  options.owners = owners_;
+  DCR_ASSIGN(made.receiver, Receiver::create(pair_.catalogue, *loader_, *memory_, *made.executor,
+                                             std::move(options)));
+  DCR_TRY(made.receiver->prewarm());
+  for (const TensorClass& one : made.receiver->classes()) {
+    if (one.path == TensorPath::kTraced) continue;
+    return Status(Code::kInternal, "a tensor of the benchmark is not traced: " + one.reason);
+  }
+  return {};
+}
+
+Status ServingRank::apply(unsigned threads,
                           std::span<const std::shared_ptr<const DecodedPayload>> payloads) {
-  std::unique_ptr<Applier>& applier = appliers_[&executor];
-  if (!applier) {
-    applier = std::make_unique<Applier>(pair_.catalogue, *loader_, *memory_, executor);
-    DCR_TRY(applier->begin(&prewarm_, false));
-  }
-  ReceiverCounts counts;
+  Receiver& receiver = *receivers_[threads].receiver;
+  if (payloads.empty()) return {};
+  const PayloadHeader& first = payloads[0]->header;
+  DCR_TRY(receiver.begin_attempt(
+      {first.run, first.attempt, first.base_version, first.target_version, ApplyMode::kWrite}));
   for (const auto& payload : payloads) {
-    DCR_TRY(applier->apply(*payload, ApplyMode::kWrite, &counts));
+    const Result<Ingested> ingested = receiver.ingest(payload);
+    if (!ingested.ok()) return ingested.status();
+    DCR_TRY(receiver.apply().status());
   }
-  return applier->finish();
+  return {};
 }
 
 Status ServingRank::check_and_restore(std::span<const MutableByteSpan> storages) const {
