@@ -93,9 +93,10 @@ class TargetMemory {
   virtual Result<std::uint64_t> storage_bytes(std::uint64_t storage) const = 0;
 
   // Applies changes: `positions` ascending, `values` as many words of the width, coded as
-  // Kernels::scan_changes gives them. May return before it is done; synchronize() waits. Concurrent
-  // calls are allowed where they reach different words. Every word that the dims reach must lie in
-  // the storage, which is checked (kInvalidArgument) before anything is written.
+  // Kernels::scan_changes gives them. May return before words are written (synchronize() waits),
+  // but has taken positions and values, and set `counts`. Concurrent calls are allowed where they
+  // reach different words. Every word that the dims reach must lie in the storage, which is checked
+  // (kInvalidArgument) before anything is written.
   virtual Status apply(const TargetChanges& target, std::span<const std::uint32_t> positions,
                        const void* values, ApplyMode mode, ApplyCounts* counts) = 0;
 

@@ -59,6 +59,21 @@ TEST_F(CoverageTest, AViewThatRepeatsItsWords) {
   EXPECT_EQ(verdicts(), Verdicts{"refused: the loader writes bytes of a parameter twice"});
 }
 
+// What "b" leaves in "q" is what "a" left in "p".
+TEST_F(CoverageTest, CopiesFromParameters) {
+  catalogue = make_catalogue({{"a", Dtype::kBF16, {4}}, {"b", Dtype::kBF16, {4}}});
+  const TensorView p = loader.add_target("p", Dtype::kBF16, {4});
+  const TensorView q = loader.add_target("q", Dtype::kBF16, {4});
+  loads("a", [this, p](const TensorView& value, LoaderHook& hook) {
+    return loader.copy(hook, p, value);
+  });
+  loads("b", [this, p, q](const TensorView&, LoaderHook& hook) { return loader.copy(hook, q, p); });
+  EXPECT_EQ(verdicts(),
+            (Verdicts{"traced",
+                      "refused: the loader copies from a parameter, whatever is loaded there "
+                      "later"}));
+}
+
 TEST_F(CoverageTest, CopiesOfNothing) {
   catalogue = make_catalogue({{"w", Dtype::kBF16, {0, 4}}});
   const TensorView p = loader.add_target("p", Dtype::kBF16, {2, 4});

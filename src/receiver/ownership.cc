@@ -75,13 +75,13 @@ Result<Ownership> Ownership::make(const Catalogue& catalogue,
 
 Status Ownership::check(const Catalogue& catalogue, std::uint32_t owner, std::uint32_t tensor,
                         const ItemBox& item) const {
-  const auto outside = [&] {
+  const auto fault = [&](Code code, const std::string& what) {
     const std::string& name = catalogue[tensor].name;
-    return Status(Code::kMismatch,
-                  "tensor " + quoted_name(name) + ": " + owner_text(owner) +
-                      " sent an item outside of what it owns",
-                  name);
+    return Status(
+        code, "tensor " + quoted_name(name) + ": " + owner_text(owner) + " sent an item " + what,
+        name);
   };
+  const auto outside = [&] { return fault(Code::kMismatch, "outside of what it owns"); };
   if (owner >= boxes_.size()) return outside();
   const auto found = boxes_[owner].find(tensor);
   if (found == boxes_[owner].end()) return outside();
@@ -91,9 +91,13 @@ Status Ownership::check(const Catalogue& catalogue, std::uint32_t owner, std::ui
   std::uint64_t met = 0;
   for (const Box& box : found->second) {
     if (box.dst_offset > last || last_word(box) < set.dst_offset) continue;
-    DCR_ASSIGN(const std::vector<Box> common, compose(set, box, kMetBoxesMax));
+    const Result<std::vector<Box>> common = compose(set, box, kMetBoxesMax);
+    if (!common.ok()) {
+      return fault(common.status().code(),
+                   "that cannot be compared with what it owns: " + common.status().message());
+    }
     std::uint64_t words = 0;
-    for (const Box& piece : common) words += piece.elements();
+    for (const Box& piece : *common) words += piece.elements();
     if (words == set.elements()) return {};
     met += words;
   }

@@ -165,8 +165,7 @@ class Prewarm {
     return {};
   }
 
-  // Parameters changed while every write that the hook saw was suppressed: finds whose loads do it
-  // by watching the storages that changed over one load after another.
+  // Parameters changed while every write that the hook saw was suppressed: finds whose loads do it.
   Status find_escapes(const std::vector<Digest>& before, const std::vector<Digest>& traced) {
     const std::set<std::uint64_t> all = storages_;
     std::set<std::uint64_t> damaged;
@@ -175,27 +174,39 @@ class Prewarm {
       if (before[at] != traced[at]) damaged.insert(storage);
       ++at;
     }
-    bool found = false;
     Tracer tracer(catalogue_, loader_, memory_, all);
-    for (std::uint32_t tensor = 0; tensor < catalogue_.size(); ++tensor) {
-      storages_ = damaged;
-      // Two traces end with the same probe; words of one's own show what it leaves.
-      DCR_TRY(mark(damaged, tensor));
-      DCR_ASSIGN(const std::vector<Digest> marked, digests());
-      DCR_ASSIGN(const LoadTrace again, tracer.trace(tensor));
-      DCR_ASSIGN(const std::vector<Digest> now, digests());
-      if (now == marked) continue;
-      found = true;
-      result_.classes[tensor] =
-          refused(again, "the loader writes to " +
-                             storage_text(targets_, changed_storage(damaged, marked, now)) +
-                             " past the hook; it no longer holds its weights: load it again");
-    }
+    storages_ = damaged;
+    DCR_ASSIGN(const bool found, watch(tracer, 0, catalogue_.size()));
     storages_ = all;
     if (found) return {};
     return Status(Code::kMismatch, storage_text(targets_, *damaged.begin()) +
                                        " changed while loads were traced, by no load; keep other "
                                        "writers away and load it again");
+  }
+
+  // Whether loads of tensors [first, last) change the storages; halves them until one is left,
+  // which is refused.
+  Result<bool> watch(Tracer& tracer, std::uint32_t first, std::uint32_t last) {
+    // Two traces end with the same probe; words of one's own show what it leaves.
+    DCR_TRY(mark(first));
+    DCR_ASSIGN(const std::vector<Digest> marked, digests());
+    for (std::uint32_t tensor = first; tensor < last; ++tensor) {
+      DCR_TRY(tracer.trace(tensor).status());
+    }
+    DCR_ASSIGN(const std::vector<Digest> now, digests());
+    if (now == marked || first == last) return false;
+    if (last - first == 1) {
+      result_.classes[first] =
+          refused(result_.traces[first],
+                  "the loader writes to " +
+                      storage_text(targets_, changed_storage(storages_, marked, now)) +
+                      " past the hook; it no longer holds its weights: load it again");
+      return true;
+    }
+    const std::uint32_t middle = first + (last - first) / 2;
+    DCR_ASSIGN(const bool low, watch(tracer, first, middle));
+    DCR_ASSIGN(const bool high, watch(tracer, middle, last));
+    return low || high;
   }
 
   static std::uint64_t changed_storage(const std::set<std::uint64_t>& storages,
@@ -210,13 +221,13 @@ class Prewarm {
   }
 
   // Their contents are lost already.
-  Status mark(const std::set<std::uint64_t>& damaged, std::uint32_t tensor) {
-    for (const std::uint64_t storage : damaged) {
+  Status mark(std::uint64_t seed) {
+    for (const std::uint64_t storage : storages_) {
       DCR_ASSIGN(const std::uint64_t bytes, memory_.storage_bytes(storage));
       const auto visit = [&](const ViewBlock& block) {
         Bytes words(static_cast<std::size_t>(block.words));
         for (std::size_t i = 0; i < words.size(); ++i) {
-          words[i] = static_cast<std::uint8_t>(mix(block.first + i, tensor));
+          words[i] = static_cast<std::uint8_t>(mix(block.first + i, seed));
         }
         return memory_.write(block.view, words);
       };

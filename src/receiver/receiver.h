@@ -80,8 +80,9 @@ class Receiver {
   // Layout and classification, as prepare binds them.
   Digest fingerprint() const;
 
-  // Compares every element of every parameter that a load reaches with what the native loader makes
-  // of the base (P = L(W)); writes nothing that it does not restore. kMismatch names the tensor.
+  // Compares every word that an element of a tensor reaches with what the native loader makes of
+  // the base (P = L(W)), but not the constants that loads put beside them; writes nothing that it
+  // does not restore. kMismatch names the tensor.
   Status audit(const CanonicalRead& base);
 
   // Starts an attempt, which ends any other. Errors: kInvalidArgument before prewarm; kMismatch if

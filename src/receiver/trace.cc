@@ -187,6 +187,9 @@ class Tracer::Recorder final : public LoaderHook {
     if (from_given && !view_fits(*event.source, given_bytes)) {
       return invalid("reads past the end of the given tensor");
     }
+    if (event.source && storages_.contains(event.source->storage)) {
+      work_.refuse("the loader copies from a parameter, whatever is loaded there later");
+    }
     DCR_TRY(record(event, to_given));
     return to_given ? LoaderVerdict::kPerform : LoaderVerdict::kSuppress;
   }
