@@ -1,0 +1,3 @@
+#include "control/sqlite_control.h"
+
+#include <gtest/gtest.h>
