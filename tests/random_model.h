@@ -409,6 +409,7 @@ struct RandomModel {
     const std::uint64_t step = packed ? 4 : 1;
     Shape shape;
     for (std::uint64_t d = prng.below(packed ? 2 : 3); d > 0; --d) shape.push_back(size() / 2 + 1);
+    if (!shape.empty() && prng.below(30) == 0) shape[prng.below(shape.size())] = 0;
     const std::uint64_t members = 1 + prng.below(3);
     const bool scalar = !packed && shape.empty() && members == 1 && prng.below(2) == 0;
     for (std::uint64_t m = 0; m < members; ++m) {

@@ -20,18 +20,8 @@ Box view_box(const TensorView& view) {
 }
 
 TensorView contiguous_view(std::uint64_t storage, const CanonicalTensor& tensor) {
-  TensorView view{storage, tensor.dtype, 0, tensor.shape, {}};
-  if (dtype_bits(tensor.dtype) < 8) {
-    view.dtype = Dtype::kU8;
-    view.sizes = {tensor.words};
-  }
-  view.strides.resize(view.sizes.size());
-  std::uint64_t stride = 1;
-  for (std::size_t i = view.sizes.size(); i-- > 0;) {
-    view.strides[i] = stride;
-    stride *= view.sizes[i];
-  }
-  return view;
+  if (dtype_bits(tensor.dtype) < 8) return contiguous_view(storage, Dtype::kU8, {tensor.words});
+  return contiguous_view(storage, tensor.dtype, tensor.shape);
 }
 
 Status for_each_block(const TensorView& view,
