@@ -475,16 +475,16 @@ TEST_P(ControlConformanceTest, ReadCommitDecidesAnUnknownOutcome) {
 TEST_P(ControlConformanceTest, AfterAnAbortEveryOwnerIsDense) {
   set_up_run();
   prepare();
-  expect_refused(control().abort(7), Code::kLostLeadership,
+  expect_refused(control().abort_transition(7), Code::kLostLeadership,
                  "leader token 7 is not the current one: coordinator.0 (incarnation 6) leads with "
                  "token 1; stop, and leave gates and records to it");
-  const ControlRecords aborted = *control().abort(token_);
+  const ControlRecords aborted = *control().abort_transition(token_);
   EXPECT_EQ(aborted.transition.state, AttemptState::kObsolete);
-  EXPECT_EQ(*control().abort(token_), aborted);
+  EXPECT_EQ(*control().abort_transition(token_), aborted);
   EXPECT_EQ(dense_owners(AttemptMode::kOverwrite, 1), "owner.0 owner.1 ");
   ASSERT_TRUE(control().commit(2).ok());
   const ControlRecords committed = read();
-  EXPECT_EQ(*control().abort(token_), committed);  // there is nothing to abort
+  EXPECT_EQ(*control().abort_transition(token_), committed);  // there is nothing to abort
   EXPECT_EQ(dense_owners(AttemptMode::kMixed, 2), "");
 }
 

@@ -36,7 +36,10 @@ class MemoryStore final : public ControlStore {
 
 class SqliteStore final : public ControlStore {
  public:
-  SqliteStore() { DCR_ASSERT(SqliteControl::create(options(), kTestRun, "base").ok()); }
+  explicit SqliteStore(const std::filesystem::path& parent = std::filesystem::temp_directory_path())
+      : directory_(parent) {
+    DCR_ASSERT(SqliteControl::create(options(), kTestRun, "base").ok());
+  }
 
   SqliteControl::Options options() const {
     SqliteControl::Options options;

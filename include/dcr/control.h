@@ -259,7 +259,7 @@ class ControlPlane {
 
   // The operator's way out: ends an active attempt and, unless the last one was committed, has all
   // owners send everything next time. Error: kLostLeadership.
-  virtual Result<ControlRecords> abort(std::uint64_t token) = 0;
+  virtual Result<ControlRecords> abort_transition(std::uint64_t token) = 0;
 
   // Whether `attempt`, which was prepared on `base`, was committed: final. As mark_obsolete.
   Result<AttemptOutcome> read_commit(std::uint64_t attempt, VersionId base);

@@ -68,7 +68,7 @@ Result<ControlRecords> MemoryControl::mark_obsolete(std::uint64_t attempt) {
   return mark_obsolete_in(&state_, attempt);
 }
 
-Result<ControlRecords> MemoryControl::abort(std::uint64_t token) {
+Result<ControlRecords> MemoryControl::abort_transition(std::uint64_t token) {
   const Lock lock(mutex_);
   return abort_in(&state_, token);
 }

@@ -30,7 +30,7 @@ class MemoryControl final : public ControlPlane {
   Result<TransitionRecord> open(std::uint64_t attempt) override;
   Result<ControlRecords> commit(std::uint64_t attempt) override;
   Result<ControlRecords> mark_obsolete(std::uint64_t attempt) override;
-  Result<ControlRecords> abort(std::uint64_t token) override;
+  Result<ControlRecords> abort_transition(std::uint64_t token) override;
 
  private:
   std::mutex mutex_;

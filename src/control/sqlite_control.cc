@@ -341,7 +341,7 @@ Result<ControlRecords> SqliteControl::mark_obsolete(std::uint64_t attempt) {
       Load::kRecords, [&](ControlState* state) { return mark_obsolete_in(state, attempt); });
 }
 
-Result<ControlRecords> SqliteControl::abort(std::uint64_t token) {
+Result<ControlRecords> SqliteControl::abort_transition(std::uint64_t token) {
   return change<ControlRecords>(Load::kRecords,
                                 [&](ControlState* state) { return abort_in(state, token); });
 }

@@ -62,7 +62,7 @@ class SqliteControl : public ControlPlane {
   Result<TransitionRecord> open(std::uint64_t attempt) override;
   Result<ControlRecords> commit(std::uint64_t attempt) override;
   Result<ControlRecords> mark_obsolete(std::uint64_t attempt) override;
-  Result<ControlRecords> abort(std::uint64_t token) override;
+  Result<ControlRecords> abort_transition(std::uint64_t token) override;
 
  private:
   enum class Load : std::uint8_t { kRecords, kMembers };  // the latter: both

@@ -15,14 +15,22 @@ namespace dcr {
 
 class TempDirectory {
  public:
-  TempDirectory() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "dcr_test_XXXXXX").string();
+  TempDirectory() : TempDirectory(std::filesystem::temp_directory_path()) {}
+  explicit TempDirectory(const std::filesystem::path& parent) {
+    std::string pattern = (parent / "dcr_test_XXXXXX").string();
     DCR_ASSERT(::mkdtemp(pattern.data()) != nullptr);
     path_ = pattern;
   }
   ~TempDirectory() {
     std::error_code ignored;  // the system's own cleaning takes what is left
     std::filesystem::remove_all(path_, ignored);
+  }
+  // One in memory, where the machine has such: for tests that sync often and for nothing.
+  static std::filesystem::path in_memory() {
+    std::error_code ignored;
+    const std::filesystem::path shared = "/dev/shm";
+    return std::filesystem::is_directory(shared, ignored) ? shared
+                                                          : std::filesystem::temp_directory_path();
   }
   TempDirectory(const TempDirectory&) = delete;
   TempDirectory& operator=(const TempDirectory&) = delete;
