@@ -45,9 +45,9 @@ struct RefitOptions {
   RefitConstruction construction = RefitConstruction::kMixed;
   // Every tensor takes the scratch path of the paper (§6.1), to compare it with the traced one.
   bool prefer_scratch = false;
-  std::uint64_t memory_bytes_max = std::uint64_t{1}
-                                   << 30;  // of all owners, beside weights and baselines, and of
-                                           // all receivers' payloads; at least kMemoryBytesMin
+  // Working memory of each owner, beside weights and baseline, and of each receiver's payloads; at
+  // least kMemoryBytesMin.
+  std::uint64_t memory_bytes_max = std::uint64_t{1} << 30;
   std::uint64_t chunk_bytes = std::uint64_t{64} << 20;
   std::uint64_t bucket_bytes = std::uint64_t{512} << 20;
   unsigned threads = 0;  // 0: one per processor
@@ -95,7 +95,7 @@ struct RefitResult {
   double startup_seconds = 0;
   double refit_seconds = 0;                 // from prepare to commit; the comparison is not in it
   double refit_busy_seconds = 0;            // processor time of the whole process meanwhile
-  std::uint64_t owner_memory_bytes = 0;     // bound of the owners' working memory
+  std::uint64_t owner_memory_bytes = 0;     // measured peak of all owners' working memory
   std::uint64_t receiver_memory_bytes = 0;  // peak of plans, staged and decoded payloads, scratch
   std::uint64_t resident_different = 0;     // verify: words of receivers that are not NEW's
   std::uint64_t compared_bytes = 0;         // of receivers against the dense load

@@ -81,44 +81,17 @@ Result<std::string> read_layout(const RefitContext& context, const std::string& 
   return std::string(bytes.begin(), bytes.end());
 }
 
-// Keeps payloads until they are applied, as an object store would.
-class PayloadStore {
+// One owner's way to the receivers.
+class Delivery final : public PayloadSink {
  public:
-  explicit PayloadStore(std::uint32_t owners) {
-    for (std::uint32_t owner = 0; owner < owners; ++owner) sinks_.emplace_back(owner);
-  }
-
-  std::vector<PayloadSink*> sinks() {
-    std::vector<PayloadSink*> sinks;
-    for (Sink& sink : sinks_) sinks.push_back(&sink);
-    return sinks;
-  }
-
-  // All of them in declared order: by number, then by owner.
-  std::vector<StoredPayload> take() {
-    std::vector<StoredPayload> payloads;
-    for (Sink& sink : sinks_) {
-      std::move(sink.payloads.begin(), sink.payloads.end(), std::back_inserter(payloads));
-      sink.payloads.clear();
-    }
-    std::sort(payloads.begin(), payloads.end(), [](const StoredPayload& a, const StoredPayload& b) {
-      return std::pair(a.number, a.owner) < std::pair(b.number, b.owner);
-    });
-    return payloads;
+  Delivery(std::uint32_t owner, RefitReceivers& receivers) : owner_(owner), receivers_(receivers) {}
+  Status send(std::uint64_t number, std::span<const std::uint8_t> bytes) override {
+    return receivers_.take(owner_, number, bytes);
   }
 
  private:
-  struct Sink final : PayloadSink {
-    explicit Sink(std::uint32_t of) : owner(of) {}
-    Status send(std::uint64_t number, std::span<const std::uint8_t> bytes) override {
-      payloads.push_back({number, owner, Bytes(bytes.begin(), bytes.end())});
-      return {};
-    }
-    std::uint32_t owner;
-    std::vector<StoredPayload> payloads;
-  };
-
-  std::vector<Sink> sinks_;
+  const std::uint32_t owner_;
+  RefitReceivers& receivers_;
 };
 
 std::vector<RefitStage> stages_of(const std::vector<Span>& spans) {
@@ -222,14 +195,21 @@ class Refit {
                    : context_.options.construction == RefitConstruction::kMixed
                        ? AttemptMode::kMixed
                        : AttemptMode::kOverwrite;
-    PayloadStore store(owners_->ranks());
-    const std::vector<PayloadSink*> sinks = store.sinks();
+    DCR_TRY(receivers_->begin({attempt.run, attempt.attempt, kBaseVersion, kTargetVersion,
+                               verify ? ApplyMode::kVerify : ApplyMode::kWrite},
+                              owners_->ranks()));
+    std::vector<Delivery> deliveries;
+    for (std::uint32_t owner = 0; owner < owners_->ranks(); ++owner) {
+      deliveries.emplace_back(owner, *receivers_);
+    }
+    std::vector<PayloadSink*> sinks;
+    for (Delivery& delivery : deliveries) sinks.push_back(&delivery);
+    // What is sent is applied while the rest is constructed.
+    owners_->measure_memory([this] { return receivers_->held_bytes(); });
     DCR_ASSIGN(const std::vector<PrepareResult> prepared, owners_->group().prepare(attempt, sinks));
     std::vector<std::uint64_t> owner_payloads;
     for (const PrepareResult& owner : prepared) owner_payloads.push_back(owner.pipeline.payloads);
-    AttemptHeader header{attempt.run, attempt.attempt, kBaseVersion, kTargetVersion,
-                         verify ? ApplyMode::kVerify : ApplyMode::kWrite};
-    DCR_TRY(receivers_->apply(header, store.take(), owner_payloads));
+    DCR_TRY(receivers_->end(owner_payloads));
     count(prepared);
     if (!verify) return owners_->group().commit(kTargetVersion);
     owners_->group().drop_attempt();
@@ -264,7 +244,7 @@ class Refit {
     }
     result_.owned_bytes_mean =
         static_cast<double>(owned) / static_cast<double>(std::max<std::size_t>(1, prepared.size()));
-    result_.owner_memory_bytes = context_.options.memory_bytes_max;
+    result_.owner_memory_bytes = owners_->memory_peak();
   }
 
   void add_stages() {

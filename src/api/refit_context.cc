@@ -1,5 +1,7 @@
 #include "api/refit_context.h"
 
+#include <malloc.h>
+
 #include "base/checked.h"
 #include "source/source_plan.h"
 
@@ -17,6 +19,11 @@ Result<Arena> refit_arena(const RefitContext& context, const std::string& name,
                           std::uint64_t bytes) {
   if (context.options.arena_directory.empty()) return Arena::anonymous(bytes);
   return Arena::mapped(context.options.arena_directory + "/dcr-" + name + ".arena", bytes);
+}
+
+std::uint64_t heap_bytes() {
+  const struct mallinfo2 info = mallinfo2();
+  return info.uordblks + info.hblkhd;
 }
 
 Status refit_parallel(const RefitContext& context, const char* stage, std::uint64_t count,

@@ -51,6 +51,9 @@ std::uint64_t storages_bytes(std::span<const std::uint64_t> storages);
 Result<Arena> refit_arena(const RefitContext& context, const std::string& name,
                           std::uint64_t bytes);
 
+// Bytes of the process's heap in use, arenas not among them; 0 where the allocator does not tell.
+std::uint64_t heap_bytes();
+
 // Runs `work(i)` for i in [0, count) on the executor, reporting progress after each one as
 // `weight(i)` of the sum of all weights.
 Status refit_parallel(const RefitContext& context, const char* stage, std::uint64_t count,

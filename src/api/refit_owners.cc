@@ -82,19 +82,33 @@ Status RefitOwners::make_group() {
   OwnerOptions options;
   options.chunk_bytes = context_.options.chunk_bytes;
   options.bucket_bytes = refit_bucket_bytes(context_.options);
-  options.memory_bytes_max = context_.options.memory_bytes_max;
+  options.memory_bytes_max = context_.options.memory_bytes_max * ranks_.size();
   options.cancel = context_.options.cancel;
   options.spans = &context_.spans;
-  if (context_.options.progress) {
-    options.progress = [this, total](const char* stage, std::uint64_t bytes) {
-      if (stage_ != stage) done_bytes_ = 0;
-      stage_ = stage;
-      done_bytes_ += bytes;
-      context_.options.progress({stage, done_bytes_, std::max(total, done_bytes_)});
-    };
-  }
+  options.progress = [this, total](const char* stage, std::uint64_t bytes) {
+    report(stage, bytes, total);
+  };
   DCR_ASSIGN(group_, OwnerGroup::create(std::move(owners), context_.executor, std::move(options)));
   return {};
+}
+
+void RefitOwners::report(const char* stage, std::uint64_t bytes, std::uint64_t total) {
+  if (memory_of_others_) {
+    const std::uint64_t now = heap_bytes();
+    const std::uint64_t then = memory_begin_ + memory_of_others_();
+    if (now > then) memory_peak_ = std::max(memory_peak_, now - then);
+  }
+  if (!context_.options.progress) return;
+  if (stage_ != stage) done_bytes_ = 0;
+  stage_ = stage;
+  done_bytes_ += bytes;
+  context_.options.progress({stage, done_bytes_, std::max(total, done_bytes_)});
+}
+
+void RefitOwners::measure_memory(std::function<std::uint64_t()> others) {
+  memory_begin_ = heap_bytes() - std::min(heap_bytes(), others());
+  memory_peak_ = 0;
+  memory_of_others_ = std::move(others);
 }
 
 Status RefitOwners::load(const Checkpoint& checkpoint) {

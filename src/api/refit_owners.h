@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -37,6 +38,11 @@ class RefitOwners {
   OwnerGroup& group() { return *group_; }
   const OwnerSizes& sizes(std::uint32_t rank) const { return ranks_[rank]->owner->sizes(); }
 
+  // From now on follows the heap, of which `others` is what is held for somebody else, whenever the
+  // group reports progress; memory_peak() is by how much it grew at most for owners.
+  void measure_memory(std::function<std::uint64_t()> others);
+  std::uint64_t memory_peak() const { return memory_peak_; }
+
   // What receivers let each owner send.
   std::vector<std::vector<OwnerBox>> boxes() const;
 
@@ -54,12 +60,16 @@ class RefitOwners {
   Status make_ranks(const OwnerPlan& plan);
   Status make_owners();
   Status make_group();
+  void report(const char* stage, std::uint64_t bytes, std::uint64_t total);
 
   const RefitContext& context_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::unique_ptr<LocalRanks> local_;
   std::uint64_t done_bytes_ = 0;  // of the stage that progress was last reported for
   const char* stage_ = nullptr;
+  std::function<std::uint64_t()> memory_of_others_;
+  std::uint64_t memory_begin_ = 0;
+  std::uint64_t memory_peak_ = 0;
   std::unique_ptr<OwnerGroup> group_;
 };
 

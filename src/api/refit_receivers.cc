@@ -193,36 +193,61 @@ Status RefitReceivers::apply_everywhere(const std::shared_ptr<const DecodedPaylo
       [](std::uint64_t, bool&&) -> Status { return {}; });
 }
 
-Status RefitReceivers::apply(const AttemptHeader& header,
-                             const std::vector<StoredPayload>& payloads,
-                             const std::vector<std::uint64_t>& owner_payloads) {
-  for (Rank& rank : ranks_) {
-    DCR_TRY(rank.receiver->begin_attempt(header));
-    for (std::uint32_t owner = 0; owner < owner_payloads.size(); ++owner) {
+Status RefitReceivers::begin(const AttemptHeader& header, std::uint32_t owners) {
+  specs_ = specs();
+  payloads_.assign(owners, std::nullopt);
+  for (Rank& rank : ranks_) DCR_TRY(rank.receiver->begin_attempt(header));
+  return {};
+}
+
+Status RefitReceivers::take(std::uint32_t owner, std::uint64_t number, ByteSpan payload) {
+  waiting_.emplace(std::pair(number, owner), Bytes(payload.begin(), payload.end()));
+  return apply_in_turn();
+}
+
+Status RefitReceivers::end(const std::vector<std::uint64_t>& owner_payloads) {
+  for (std::uint32_t owner = 0; owner < owner_payloads.size(); ++owner) {
+    payloads_[owner] = owner_payloads[owner];
+    for (Rank& rank : ranks_) {
       DCR_TRY(rank.receiver->end_of_owner(owner, owner_payloads[owner]));
     }
   }
-  const std::vector<TensorSpec> specs = this->specs();
+  DCR_TRY(apply_in_turn());
+  for (Rank& rank : ranks_) {
+    DCR_TRY(rank.receiver->apply().status());
+    DCR_ASSIGN(rank.counts, rank.receiver->finish());
+  }
+  return {};
+}
+
+std::uint64_t RefitReceivers::held_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto& [order, payload] : waiting_) bytes += payload.size();
+  for (const Rank& rank : ranks_) bytes += rank.receiver->memory_bytes();
+  return bytes;
+}
+
+Status RefitReceivers::apply_in_turn() {
   const PayloadLimits limits = {kPayloadStoredBytesMax, kPayloadRawBytesMax};
-  std::uint64_t total = 0;
-  std::uint64_t done = 0;
-  for (const StoredPayload& payload : payloads) total += payload.bytes.size();
-  using Decoded = std::shared_ptr<const DecodedPayload>;
-  const auto decode = [&](std::uint64_t i) -> Result<Decoded> {
-    const SpanTimer timer(&context_.spans, kStageDecode, payloads[i].owner);
-    return decode_payload(payloads[i].bytes, context_.catalogue.schema(), specs, limits,
-                          context_.options.memory_bytes_max / 4);
-  };
-  const auto apply_on_all = [&](std::uint64_t i, Decoded&& decoded) -> Status {
-    const Status applied = apply_everywhere(decoded);
-    done += payloads[i].bytes.size();
-    if (context_.options.progress) context_.options.progress({kStageApply, done, total});
-    return applied;
-  };
-  DCR_TRY(ordered_map<Decoded>(context_.executor, payloads.size(), 2, context_.options.cancel,
-                               decode, apply_on_all));
-  for (std::uint32_t rank = 0; rank < ranks(); ++rank) {
-    DCR_ASSIGN(ranks_[rank].counts, ranks_[rank].receiver->finish());
+  while (!waiting_.empty()) {
+    const auto next = waiting_.find({next_number_, next_owner_});
+    if (next == waiting_.end()) {
+      const std::optional<std::uint64_t>& count = payloads_[next_owner_];
+      if (!count || next_number_ < *count) return {};  // it is still to come
+    } else {
+      std::shared_ptr<const DecodedPayload> decoded;
+      {
+        const SpanTimer timer(&context_.spans, kStageDecode, next_owner_);
+        DCR_ASSIGN(decoded, decode_payload(next->second, context_.catalogue.schema(), specs_,
+                                           limits, context_.options.memory_bytes_max / 4));
+      }
+      waiting_.erase(next);
+      DCR_TRY(apply_everywhere(decoded));
+    }
+    if (++next_owner_ == payloads_.size()) {
+      next_owner_ = 0;
+      ++next_number_;
+    }
   }
   return {};
 }

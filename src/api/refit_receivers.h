@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "api/refit_context.h"
@@ -17,13 +20,6 @@
 #include "tensor/checkpoint.h"
 
 namespace dcr {
-
-// A payload on its way, in the order in which it is applied.
-struct StoredPayload {
-  std::uint64_t number = 0;
-  std::uint32_t owner = 0;
-  Bytes bytes;
-};
 
 class RefitReceivers {
  public:
@@ -48,9 +44,18 @@ class RefitReceivers {
   // What owners send of each canonical tensor, all ranks together.
   std::vector<Need> needs() const;
 
-  // Applies payloads, in their order, on every rank. `owner_payloads`: how many each owner sent.
-  Status apply(const AttemptHeader& header, const std::vector<StoredPayload>& payloads,
-               const std::vector<std::uint64_t>& owner_payloads);
+  // Starts an attempt on every rank.
+  Status begin(const AttemptHeader& header, std::uint32_t owners);
+
+  // Takes payload `number` of an owner and applies whatever has its turn: all that comes before it
+  // in the declared order is there. The others wait.
+  Status take(std::uint32_t owner, std::uint64_t number, ByteSpan payload);
+
+  // Applies the rest: owner i sent owner_payloads[i] in all.
+  Status end(const std::vector<std::uint64_t>& owner_payloads);
+
+  // Bytes of payloads that wait, and of what receivers hold beside parameters and scratch.
+  std::uint64_t held_bytes() const;
 
   // Compares every byte of every storage with a dense load of the checkpoint.
   Status compare(const Checkpoint& checkpoint, RefitResult* result);
@@ -80,11 +85,19 @@ class RefitReceivers {
   Status refuse() const;
   Status apply_one(Rank& rank, const std::shared_ptr<const DecodedPayload>& payload) const;
   Status apply_everywhere(const std::shared_ptr<const DecodedPayload>& payload);
+  Status apply_in_turn();
   std::vector<TensorSpec> specs() const;
 
   const RefitContext& context_;
   std::unique_ptr<ReceiverPlan> plan_;
   std::vector<Rank> ranks_;
+
+  // Of the attempt.
+  std::vector<TensorSpec> specs_;
+  std::map<std::pair<std::uint64_t, std::uint32_t>, Bytes> waiting_;  // by number and owner
+  std::vector<std::optional<std::uint64_t>> payloads_;  // of each owner in all, where known
+  std::uint64_t next_number_ = 0;
+  std::uint32_t next_owner_ = 0;
 };
 
 }  // namespace dcr

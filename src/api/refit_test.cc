@@ -123,7 +123,7 @@ TEST_F(RefitTest, CountsWhatItDid) {
     EXPECT_EQ(result.not_traced[rank].reason, "the loader writes it by no plain copy");
   }
   EXPECT_EQ(result.compared_bytes, 2U * (24 + 20 + 8 + 3));
-  EXPECT_EQ(result.owner_memory_bytes, options_.memory_bytes_max);
+  EXPECT_LT(result.owner_memory_bytes, 100'000'000U);
   EXPECT_GT(result.receiver_memory_bytes, 0U);
   EXPECT_LT(result.receiver_memory_bytes, 100'000U);
   EXPECT_TRUE(result.stages.empty() || result.stages[0].busy == 0);
@@ -150,7 +150,7 @@ TEST_F(RefitTest, TimesEveryStage) {
   EXPECT_GT(result.startup_seconds, 0);
   EXPECT_GT(result.refit_seconds, 0);
   EXPECT_EQ(reported, (std::vector<std::string>{"load", "initialize", "load", "prewarm", "audit",
-                                                "load", "scan", "apply", "commit", "compare"}));
+                                                "load", "scan", "commit", "compare"}));
 }
 
 TEST_F(RefitTest, NoChangeSendsNothing) {
@@ -507,7 +507,7 @@ TEST_F(RefitTest, OptionsAreJudged) {
 }
 
 TEST_F(RefitTest, CancelEndsIt) {
-  for (const char* stage : {"load", "initialize", "prewarm", "audit", "scan", "apply", "commit"}) {
+  for (const char* stage : {"load", "initialize", "prewarm", "audit", "scan", "commit"}) {
     CancelToken cancel;
     options_.cancel = &cancel;
     options_.progress = [&](const Progress& progress) {

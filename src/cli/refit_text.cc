@@ -40,7 +40,7 @@ std::string refit_text(bool verify, const RefitResult& result, double seconds) {
                           ? static_cast<double>(result.owned_bytes_max) / result.owned_bytes_mean
                           : 0.0);
   text +=
-      fmt::format("working memory: owners at most {}, receivers {} at their peak\n",
+      fmt::format("working memory at its peak: owners {}, receivers {}\n",
                   bytes_text(result.owner_memory_bytes), bytes_text(result.receiver_memory_bytes));
   for (const std::string& name : result.differing) {
     text += fmt::format("differs: {}\n", printable(name));

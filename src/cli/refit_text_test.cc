@@ -139,7 +139,7 @@ TEST_F(RefitCliTest, Text) {
 paths of tensors on receivers: 1 dense, 2 traced
   scale\x1b on receiver 0: dense (its dtype has no placeholder)
 owned per owner: 6.00 MB at most, 1.20 of the mean
-working memory: owners at most 1.07 GB, receivers 3.00 MB at their peak
+working memory at its peak: owners 1.07 GB, receivers 3.00 MB
 8 owners to 1 receiver: 0.800 % of 20.0 M elements changed, 182 kB in 9 payloads, 0.50 s; )"
             "41.0 MB equal to a dense load");
   EXPECT_TRUE(ran.out.ends_with(" s in all\n")) << ran.out;

@@ -426,22 +426,23 @@ std::vector<std::uint32_t> Geometry::select(std::span<const std::uint8_t> flags,
   return pieces;
 }
 
-std::vector<std::span<const std::uint32_t>> Geometry::rounds(
+std::vector<std::vector<std::uint32_t>> Geometry::rounds(
     std::span<const std::uint32_t> pieces) const {
-  std::vector<std::span<const std::uint32_t>> rounds;
+  std::vector<std::vector<std::uint32_t>> rounds;
+  // By receiving owner: the round that takes its next piece, and what that round holds for it.
+  std::vector<std::size_t> round(ranks_, 0);
   std::vector<std::uint64_t> bytes(ranks_, 0);
-  std::size_t begin = 0;
-  for (std::size_t i = 0; i < pieces.size(); ++i) {
-    const ResidualPiece& piece = residual_[pieces[i]];
+  for (const std::uint32_t index : pieces) {
+    const ResidualPiece& piece = residual_[index];
     const std::uint64_t more = piece.words * piece.width;
     if (bytes[piece.to] > 0 && bytes[piece.to] + more > kRoundBytesMax) {
-      rounds.push_back(pieces.subspan(begin, i - begin));
-      begin = i;
-      bytes.assign(ranks_, 0);
+      ++round[piece.to];
+      bytes[piece.to] = 0;
     }
     bytes[piece.to] += more;
+    if (rounds.size() == round[piece.to]) rounds.emplace_back();
+    rounds[round[piece.to]].push_back(index);
   }
-  if (begin < pieces.size()) rounds.push_back(pieces.subspan(begin));
   return rounds;
 }
 

@@ -115,8 +115,9 @@ class Geometry {
   std::vector<std::uint32_t> select(std::span<const std::uint8_t> flags,
                                     std::span<const Need> needs) const;
 
-  // Cuts pieces into rounds, in order.
-  std::vector<std::span<const std::uint32_t>> rounds(std::span<const std::uint32_t> pieces) const;
+  // Deals pieces out to rounds, so that every receiving owner gets something in each while it
+  // lasts: its own pieces in their order, and each round's in their order too.
+  std::vector<std::vector<std::uint32_t>> rounds(std::span<const std::uint32_t> pieces) const;
 
  private:
   friend class GeometryBuilder;

@@ -128,6 +128,57 @@ TEST_F(GeometryTest, CustomExportTurnsProjectionOff) {
   EXPECT_TRUE(geometry->projected(1));
 }
 
+// Pieces of one tensor have one receiving owner: in the order of pieces alone the others would
+// wait.
+TEST_F(GeometryTest, RoundsHaveSomethingForEveryOwner) {
+  std::vector<CanonicalTensor> tensors;
+  ConverterDeclaration group{"g", {"s"}, false, false, {}, {}};
+  for (int i = 0; i < 12; ++i) {
+    tensors.push_back({"w" + std::to_string(i), Dtype::kU8, {40 << 20}, 0});
+    group.outputs.push_back(tensors.back().name);
+  }
+  catalogue_ = Catalogue::make(std::move(tensors)).value();
+  ranks_.resize(3);
+  for (std::uint32_t rank = 0; rank < 3; ++rank) {
+    ranks_[rank] = {rank, {}, {}, {group}};
+    for (const std::string& name : group.outputs) {
+      const std::uint64_t third = (40 << 20) / 4;
+      ranks_[rank].converters[0].parts.push_back(
+          {name, rank * third, {rank < 2 ? third : 2 * third}, {1}});
+    }
+  }
+  ranks_[0].sources = {"s"};
+  const auto geometry = Geometry::make(catalogue_, ranks_).value();
+  std::vector<std::uint32_t> all(geometry->residual().size());
+  for (std::uint32_t i = 0; i < all.size(); ++i) all[i] = i;
+  const auto rounds = geometry->rounds(all);
+  std::vector<std::vector<std::uint32_t>> got(3);  // by receiving owner
+  std::vector<std::size_t> rounds_of(3, 0);
+  for (const std::vector<std::uint32_t>& round : rounds) {
+    EXPECT_TRUE(std::is_sorted(round.begin(), round.end()));
+    std::vector<std::uint64_t> bytes(3, 0);
+    for (const std::uint32_t index : round) {
+      const ResidualPiece& piece = geometry->residual()[index];
+      bytes[piece.to] += piece.words;
+      got[piece.to].push_back(index);
+    }
+    for (std::size_t to = 0; to < 3; ++to) {
+      EXPECT_LE(bytes[to], kRoundBytesMax);
+      if (bytes[to] == 0) continue;
+      EXPECT_EQ(rounds_of[to], static_cast<std::size_t>(&round - rounds.data()));
+      ++rounds_of[to];
+    }
+  }
+  std::size_t together = 0;
+  for (const std::vector<std::uint32_t>& of : got) {
+    EXPECT_TRUE(std::is_sorted(of.begin(), of.end()));
+    EXPECT_GT(of.size(), 0u);
+    together += of.size();
+  }
+  EXPECT_EQ(together, all.size());
+  EXPECT_EQ(rounds.size(), *std::max_element(rounds_of.begin(), rounds_of.end()));
+}
+
 TEST_F(GeometryTest, RoundsBoundWhatAnOwnerGets) {
   Result<Catalogue> made =
       Catalogue::make({{"w", Dtype::kU8, {100 << 20}, 0}, {"v", Dtype::kU8, {5}, 0}});
@@ -141,7 +192,7 @@ TEST_F(GeometryTest, RoundsBoundWhatAnOwnerGets) {
   std::vector<std::uint32_t> all(geometry->residual().size());
   for (std::uint32_t i = 0; i < all.size(); ++i) all[i] = i;
   std::vector<std::uint32_t> together;
-  for (const std::span<const std::uint32_t> round : geometry->rounds(all)) {
+  for (const std::vector<std::uint32_t>& round : geometry->rounds(all)) {
     std::uint64_t bytes = 0;
     for (const std::uint32_t index : round) {
       bytes += geometry->residual()[index].words;

@@ -132,7 +132,7 @@ Status OwnerGroup::convert(std::span<const std::uint32_t> round) {
 // Converts pieces round by round. A rank that fails comes to the next meeting and says so there;
 // the others would wait for it for ever.
 Status OwnerGroup::run_rounds(std::span<const std::uint32_t> pieces, Status status) {
-  for (const std::span<const std::uint32_t> round : geometry().rounds(pieces)) {
+  for (const std::vector<std::uint32_t>& round : geometry().rounds(pieces)) {
     if (status.ok()) status = convert(round);
     DCR_TRY(meet(status));
     for (Owner* owner : owners_) {
