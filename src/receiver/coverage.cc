@@ -33,8 +33,6 @@ void refuse(TensorClass* of, std::string reason) {
   *of = {TensorPath::kRefused, TensorNeed::kRefused, of->collective, std::move(reason)};
 }
 
-constexpr const char* kTwice = "the loader writes bytes of a parameter twice";
-
 // Whether several elements of the view lie in one word.
 bool repeats(const TensorView& view) {
   for (std::size_t i = 0; i < view.sizes.size(); ++i) {
@@ -53,7 +51,7 @@ Result<std::vector<Written>> collect(PrewarmResult* result) {
       if (writes[at].to_given || writes[at].follows >= 0) continue;
       const TensorView& view = writes[at].event.destination;
       const bool constant = writes[at].kind == WriteKind::kConstant;
-      if (!constant && of->path != TensorPath::kDense && repeats(view)) refuse(of, kTwice);
+      if (!constant && of->path != TensorPath::kDense && repeats(view)) refuse(of, kWritesTwice);
       DCR_ASSIGN(const std::vector<ByteRange> ranges,
                  view_ranges(view, kByteRangesMax - all.size()));
       for (const ByteRange& range : ranges) {
@@ -73,6 +71,14 @@ bool harmless(const Written& a, const Written& b, const PrewarmResult& result) {
   return earlier.role == Role::kConstant && (later.role == Role::kElements || a.role == b.role);
 }
 
+bool same_constant(const Written& a, const Written& b, const PrewarmResult& result) {
+  const LoaderEvent& one = result.traces[a.tensor].writes[a.write].event;
+  const LoaderEvent& other = result.traces[b.tensor].writes[b.write].event;
+  return one.kind == LoaderEventKind::kFill && other.kind == LoaderEventKind::kFill &&
+         one.fill_word == other.fill_word &&
+         word_bytes(one.destination.dtype) == word_bytes(other.destination.dtype);
+}
+
 using Pairs = std::set<std::pair<std::uint32_t, std::uint32_t>>;
 
 // Visits overlapping ranges. `across` becomes the pairs of tensors that write the same bytes.
@@ -86,15 +92,15 @@ void find_overlaps(const Catalogue& catalogue, const std::vector<Written>& all,
     for (const Written* one : open) {
       if (one->tensor == next.tensor) {
         if (harmless(*one, next, *result)) continue;
-        refuse(&result->classes[next.tensor], kTwice);
+        refuse(&result->classes[next.tensor], kWritesTwice);
         continue;
       }
       const Written& later = one->tensor > next.tensor ? *one : next;
       const Written& earlier = one->tensor > next.tensor ? next : *one;
       // Only what is loaded whole writes its constants again.
       if (earlier.role == Role::kConstant &&
-          (later.role == Role::kConstant ||
-           result->classes[earlier.tensor].path != TensorPath::kDense)) {
+          (result->classes[earlier.tensor].path != TensorPath::kDense ||
+           (later.role == Role::kConstant && same_constant(earlier, later, *result)))) {
         continue;
       }
       if (later.role == Role::kElements) {

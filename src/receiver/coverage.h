@@ -21,6 +21,9 @@ struct ByteRange {
 // All loads together may have so many ranges that are not contiguous with each other.
 inline constexpr std::size_t kByteRangesMax = std::size_t{1} << 24;
 
+// Why a tensor is refused that writes a byte twice.
+inline constexpr const char* kWritesTwice = "the loader writes bytes of a parameter twice";
+
 // A view's bytes, in ascending order, contiguous ones as one range. Error kUnsupported if they are
 // more than `ranges_max`.
 Result<std::vector<ByteRange>> view_ranges(const TensorView& view, std::size_t ranges_max);

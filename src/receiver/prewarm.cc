@@ -72,6 +72,15 @@ Makeup makeup_of(const LoadTrace& trace) {
   return makeup;
 }
 
+// Whether a view is written again from other elements than those that are applied: the first ones.
+bool rewrites(const LoadTrace& trace) {
+  return std::any_of(trace.writes.begin(), trace.writes.end(), [&](const TracedWrite& write) {
+    if (write.follows < 0 || write.kind == WriteKind::kComputed) return false;
+    const TracedWrite& root = trace.writes[static_cast<std::size_t>(write.follows)];
+    return write.kind != root.kind || write.elements != root.elements;
+  });
+}
+
 // Where all elements go; nothing if those are more than kPlacesMax places.
 std::optional<std::vector<Place>> find_places(const LoadTrace& trace) {
   std::vector<Place> places;
@@ -259,13 +268,8 @@ class Prewarm {
   Status classify_placed(std::uint32_t tensor) {
     const LoadTrace& trace = result_.traces[tensor];
     TensorClass* const out = &result_.classes[tensor];
-    for (const TracedWrite& write : trace.writes) {
-      // The last write counts, but what is applied is the first one.
-      if (write.follows < 0 ||
-          write.elements == trace.writes[static_cast<std::size_t>(write.follows)].elements) {
-        continue;
-      }
-      *out = refused(trace, "the loader writes bytes of a parameter twice");
+    if (rewrites(trace)) {
+      *out = refused(trace, kWritesTwice);
       return {};
     }
     std::optional<std::vector<Place>> places = find_places(trace);
@@ -315,7 +319,11 @@ class Prewarm {
           makeup.opaque ? "the loader writes it by no plain copy" : "its dtype has no placeholder"};
       return {};
     }
-    DCR_ASSIGN(fault, Trial(catalogue_, memory_, scratch_).entries(tensor, trace));
+    if (rewrites(trace)) {
+      fault = kWritesTwice;
+    } else {
+      DCR_ASSIGN(fault, Trial(catalogue_, memory_, scratch_).entries(tensor, trace));
+    }
     if (!fault.empty()) {
       *out = refused(trace, std::move(fault));
       return {};

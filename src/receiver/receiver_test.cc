@@ -410,9 +410,34 @@ TEST_F(ReceiverTest, AuditsComparesResidentBitsWithTheBase) {
   EXPECT_EQ(corrupt(a),
             "tensor \"a\": 1 of 64 resident words are not what its loader makes of the base");
   EXPECT_EQ(corrupt(c),
-            "tensor \"c\": 1 of 7 resident words are not what its loader makes of the base");
+            "tensor \"c\": 1 of 6 resident words are not what its loader makes of the base");
   EXPECT_EQ(corrupt(d),
             "tensor \"d\": 1 of 4 resident words are not what its loader makes of the base");
+}
+
+// "b" fills the parameter before it writes its part; "c" has the rest.
+TEST_F(ReceiverTest, AuditsKnowWhoseBytesTheyAre) {
+  catalogue = make_catalogue({{"b", Dtype::kBF16, {3}}, {"c", Dtype::kBF16, {4}}});
+  TestLoader& loader = rank.loader;
+  loader.loads["b"] = [&](const TensorView& value, LoaderHook& hook) -> Result<LoadReport> {
+    DCR_TRY(loader.fill(hook, c, 0));
+    DCR_TRY(loader.copy(hook, narrow(c, 0, 0, 3), value));
+    return LoadReport::kLoaded;
+  };
+  loader.loads["c"] = [&](const TensorView& value, LoaderHook& hook) -> Result<LoadReport> {
+    DCR_TRY(loader.copy(hook, narrow(c, 0, 3, 4), value));
+    return LoadReport::kLoaded;
+  };
+  options.owners = {{{0, ItemBox::range(0, 3)}, {1, ItemBox::range(0, 4)}}, {}};
+  options.never_loaded = {"pa", "pd"};
+  old_words = {Bytes(6, 0x22), Bytes(8, 0x33)};
+  start();
+  EXPECT_EQ(receiver->classes()[0].path, TensorPath::kScratch);
+  const auto base = [this](std::uint32_t tensor, std::uint64_t, MutableByteSpan out) {
+    std::copy_n(old_words[tensor].begin(), out.size(), out.begin());
+    return Status();
+  };
+  EXPECT_EQ(receiver->audit(base).message(), "");
 }
 
 TEST_F(ReceiverTest, VerifyingTakesOverwritesOnly) {

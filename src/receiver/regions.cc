@@ -10,13 +10,20 @@ namespace dcr {
 
 namespace {
 
-std::vector<TensorView> written_views(const LoadTrace& trace) {
-  std::vector<TensorView> views;
+struct WrittenView {
+  TensorView view;
+  bool elements = false;  // not by constants only
+};
+
+std::vector<WrittenView> written_views(const LoadTrace& trace) {
+  std::vector<WrittenView> views;
   for (const TracedWrite& write : trace.writes) {
+    if (write.to_given) continue;
     const TensorView& view = write.event.destination;
-    if (!write.to_given && std::find(views.begin(), views.end(), view) == views.end()) {
-      views.push_back(view);
-    }
+    auto found = std::find_if(views.begin(), views.end(),
+                              [&view](const WrittenView& one) { return one.view == view; });
+    if (found == views.end()) found = views.insert(found, {view});
+    found->elements = found->elements || write.kind != WriteKind::kConstant;
   }
   return views;
 }
@@ -25,8 +32,9 @@ std::vector<TensorView> written_views(const LoadTrace& trace) {
 
 Result<Regions> Regions::save(TargetMemory& memory, const LoadTrace& trace) {
   Regions saved;
-  for (const TensorView& view : written_views(trace)) {
-    Region region{view, Bytes(static_cast<std::size_t>(view_words(view)) * word_bytes(view.dtype))};
+  for (const auto& [view, elements] : written_views(trace)) {
+    Region region{view, elements,
+                  Bytes(static_cast<std::size_t>(view_words(view)) * word_bytes(view.dtype))};
     DCR_TRY(memory.read(view, region.bytes));
     saved.regions_.push_back(std::move(region));
   }
@@ -48,6 +56,7 @@ Status Regions::fill(TargetMemory& memory, std::uint8_t byte) const {
 Result<std::uint64_t> Regions::different(TargetMemory& memory) const {
   std::uint64_t different = 0;
   for (const Region& region : regions_) {
+    if (!region.elements) continue;
     Bytes now(region.bytes.size());
     DCR_TRY(memory.read(region.view, now));
     const unsigned width = word_bytes(region.view.dtype);
@@ -59,7 +68,8 @@ Result<std::uint64_t> Regions::different(TargetMemory& memory) const {
 
 std::uint64_t region_words(const LoadTrace& trace) {
   std::uint64_t words = 0;
-  for (const TensorView& view : written_views(trace)) words += view_words(view);
+  for (const auto& [view, elements] : written_views(trace))
+    words += elements ? view_words(view) : 0;
   return words;
 }
 

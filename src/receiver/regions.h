@@ -21,7 +21,8 @@ class Regions {
   // Overwrites them all with a byte.
   Status fill(TargetMemory& memory, std::uint8_t byte) const;
 
-  // Words whose bits in memory are others than those saved.
+  // Words whose bits in memory are others than those saved, but for those of constants: another
+  // load may have its elements there.
   Result<std::uint64_t> different(TargetMemory& memory) const;
 
   bool operator==(const Regions&) const = default;
@@ -29,13 +30,14 @@ class Regions {
  private:
   struct Region {
     TensorView view;
+    bool elements = false;  // not constants only
     Bytes bytes;
     bool operator==(const Region&) const = default;
   };
   std::vector<Region> regions_;
 };
 
-// Words of all views that a load writes, each once.
+// Words of all views that a load writes elements to, each once.
 std::uint64_t region_words(const LoadTrace& trace);
 
 }  // namespace dcr

@@ -31,7 +31,8 @@ class Trial {
 
   Status load_whole(std::uint32_t tensor, const LoadTrace& trace, const Words& words);
   Result<bool> same_whole(std::uint32_t tensor, const LoadTrace& trace);
-  Result<bool> same_entries(std::uint32_t tensor, const LoadTrace& trace, bool arbitrary);
+  Result<bool> same_entries(std::uint32_t tensor, const LoadTrace& trace, bool arbitrary,
+                            std::uint64_t share);
 
   const Catalogue& catalogue_;
   TargetMemory& memory_;
