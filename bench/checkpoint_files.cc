@@ -137,12 +137,12 @@ std::vector<ModelTensor> plain_tensors(std::uint64_t bytes) {
 }
 
 std::vector<ModelTensor> transformer_tensors(std::uint64_t bytes) {
-  // Widths as in models of 1 to 3 billion parameters, smaller ones in proportion.
-  std::uint64_t hidden = 2048;
-  while (hidden > 64 && hidden * hidden * kWidth * 256 > bytes) hidden /= 2;
-  const std::uint64_t inner = hidden / 4 * 11;
+  // Widths as in models of 8 billion parameters, smaller ones in proportion; few words.
+  std::uint64_t hidden = 4096;
+  while (hidden > 64 && hidden * hidden * 21 * kWidth > bytes) hidden /= 2;
+  const std::uint64_t inner = hidden / 2 * 7;
   const std::uint64_t key_value = hidden / 4;
-  const std::uint64_t vocabulary = hidden * 15 + 8;  // no multiple of anything
+  const std::uint64_t vocabulary = hidden * 4 - 8;  // no multiple of what shards are padded to
   const std::uint64_t layer_words = hidden * (2 * hidden + 2 * key_value + 3 * inner + 2);
   const std::uint64_t outer_words = hidden * (2 * vocabulary + 1);
   const std::uint64_t words = bytes / kWidth;

@@ -188,7 +188,7 @@ int run(int argc, char** argv) {
   Request request;
   Options options;
   options.coding.rates = {0.001, 0.01, 0.023, 0.05};
-  options.apply.elements = std::uint64_t{256} << 20;
+  options.apply.elements = std::uint64_t{352} << 20;
   options.apply.rates = {0.001, 0.01, 0.03};
   std::error_code unknown;  // then the name alone, looked up in PATH
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", unknown);

@@ -96,7 +96,7 @@ Status measure_refits(const RefitBenchOptions& options, Report* report) {
 Status measure_row_parallel(const RefitBenchOptions& options, Report* report) {
   DCR_ASSIGN(const TemporaryDirectory directory, TemporaryDirectory::make(options.directory));
   std::vector<ModelTensor> tensors;
-  for (ModelTensor& tensor : transformer_tensors(3 * options.row_parallel_size)) {
+  for (ModelTensor& tensor : transformer_tensors(5 * options.row_parallel_size / 2)) {
     const bool row_parallel =
         tensor.name.ends_with("o_proj.weight") || tensor.name.ends_with("down_proj.weight");
     if (row_parallel) tensors.push_back(std::move(tensor));
