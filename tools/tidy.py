@@ -150,6 +150,8 @@ TESTED_BY = {
     "src/control/memory_control.cc": ("tests/control_conformance_test.cc", "the suite of stores"),
     "src/control/transactions.cc": ("tests/control_conformance_test.cc", "what stores do"),
     "src/control/sqlite_database.cc": ("src/control/sqlite_control_test.cc", "what it works on"),
+    "src/transport/memory_store.cc": ("tests/transport_conformance_test.cc", "the suite of stores"),
+    "src/transport/object_transport.cc": ("tests/transport_conformance_test.cc", "its suite"),
     "src/api/refit_context.cc": ("src/api/refit_test.cc", "part of a refit"),
     "src/api/refit_owners.cc": ("src/api/refit_test.cc", "part of a refit"),
     "src/api/refit_receivers.cc": ("src/api/refit_test.cc", "part of a refit"),
