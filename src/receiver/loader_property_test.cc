@@ -71,7 +71,8 @@ struct Program {
     if (again) step = of->back();
     step.operation = static_cast<Operation>(random.below(kOperations));
     if (!again) {
-      step.rows = random.below(2) == 0 ? 1 + random.below(kRows) : 4 << random.below(2);
+      step.rows =
+          random.below(2) == 0 ? 1 + random.below(kRows) : std::uint64_t{4} << random.below(2);
       step.to = random.below(kRows - step.rows + 1);
       step.target = random.below(targets.size());
       step.transposed = random.below(3) == 0;
