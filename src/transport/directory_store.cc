@@ -22,7 +22,9 @@ std::optional<std::uint64_t> attempt_of(const std::string& name) {
 }
 
 // Somebody else did it first: as good.
-Status unless_gone(Status status) { return status.code() == Code::kNotFound ? Status() : status; }
+Status unless_gone(const Status& status) {
+  return status.code() == Code::kNotFound ? Status() : status;
+}
 
 }  // namespace
 
@@ -36,7 +38,7 @@ std::string DirectoryObjectStore::owner_path(const ObjectKey& key) const {
 }
 
 Status DirectoryObjectStore::make_directory(const std::string& path) {
-  const Status status = files_.make_directory(path, kDirectoryPermissions);
+  Status status = files_.make_directory(path, kDirectoryPermissions);
   if (!status.ok() && status.code() != Code::kExists) return status;
   // Also where it was there: whoever made it may have died before it was synced.
   return files_.sync_directory(parent_path(path));
