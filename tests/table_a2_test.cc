@@ -19,7 +19,7 @@ std::string receivers_of(const std::string& rule) {
 
 // One tensor "w" on three owners and two receivers.
 class TableA2 : public testing::Test {
- protected:
+ public:
   void start(const std::string& rule, Dtype dtype = Dtype::kBF16, Shape shape = {12, 4}) {
     world.reset();
     catalogue = test_catalogue({{"w", dtype, std::move(shape), 0}});
@@ -218,7 +218,7 @@ TEST_F(TableA2, RejectedInAdvance) {
 
 // A loader that does something else after prewarm.
 class TableA2Late : public TableA2 {
- protected:
+ public:
   // From now on receiver 1 has the loader that receiver `rank` has under `rule`.
   void change_loader(const std::string& rule, std::uint32_t rank = 1) {
     Result<Layout> layout = parse_receiver_layout(receivers_of(rule));

@@ -25,7 +25,7 @@ std::uint64_t scratch_bytes_max(const Catalogue& catalogue) {
 }
 
 std::uint64_t differing_bytes(ByteSpan a, ByteSpan b) {
-  if (std::memcmp(a.data(), b.data(), a.size()) == 0) return 0;
+  if (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0) return 0;
   std::uint64_t different = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
     if (a[i] != b[i]) ++different;
@@ -47,6 +47,7 @@ Result<std::unique_ptr<RefitReceivers>> RefitReceivers::create(
   for (const TargetBuffer& buffer : layout.buffers) options.never_loaded.push_back(buffer.name);
   options.decoded_bytes_max = context.options.memory_bytes_max / 2;
   options.prefer_scratch = context.options.prefer_scratch;
+  options.post_apply_checks = context.options.post_apply_checks;
   receivers->ranks_.resize(count);
   for (std::uint32_t number = 0; number < count; ++number) {
     Rank& rank = receivers->ranks_[number];
@@ -94,13 +95,12 @@ Status RefitReceivers::load(const Checkpoint& checkpoint) {
 
 Status RefitReceivers::prewarm(const Checkpoint& checkpoint) {
   const auto weight = [&](std::uint64_t i) { return ranks_[i].model.weights.bytes().size(); };
-  const Status warmed =
-      refit_parallel(context_, kStagePrewarm, ranks(), weight, [&](std::uint64_t i) {
-        const std::uint32_t rank = static_cast<std::uint32_t>(i);
-        const SpanTimer timer(&context_.spans, kStagePrewarm, rank);
-        return ranks_[i].receiver->prewarm().with_context("receiver " + std::to_string(rank));
-      });
-  if (!warmed.ok()) return warmed;
+  const auto prewarm_one = [&](std::uint64_t i) {
+    const std::uint32_t rank = static_cast<std::uint32_t>(i);
+    const SpanTimer timer(&context_.spans, kStagePrewarm, rank);
+    return ranks_[i].receiver->prewarm().with_context("receiver " + std::to_string(rank));
+  };
+  DCR_TRY(refit_parallel(context_, kStagePrewarm, ranks(), weight, prewarm_one));
   DCR_TRY(share_collectives());
   DCR_TRY(refuse());
   return refit_parallel(context_, kStageAudit, ranks(), weight, [&](std::uint64_t i) {
@@ -288,6 +288,7 @@ void RefitReceivers::report(RefitResult* result) const {
     const Rank& rank = ranks_[number];
     result->destinations += rank.counts.destinations;
     result->resident_different += rank.counts.different;
+    result->checked += rank.counts.checked;
     result->receiver_memory_bytes += rank.memory_peak + rank.model.memory->scratch_bytes_peak();
     for (std::uint32_t tensor = 0; tensor < context_.catalogue.size(); ++tensor) {
       const TensorClass& found = rank.receiver->classes()[tensor];

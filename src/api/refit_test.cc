@@ -288,6 +288,20 @@ TEST_F(RefitTest, MappedFilesLeaveNothingBehind) {
       << refused.status().message();
 }
 
+TEST_F(RefitTest, TensorsWithoutElements) {
+  for (TestCheckpoint* checkpoint : {&old_, &new_}) {
+    checkpoint->tensors["empty"] = {Dtype::kBF16, {0, 4}, {}, 0};
+    checkpoint->tensors["hollow"] = {Dtype::kF32, {3, 0, 2}, {}, 0};
+  }
+  put_both();
+  options_.owners = {"", "fsdp:2"};
+  options_.receivers = {"", "fused-tp:2"};
+  const RefitResult result = run_well();
+  EXPECT_EQ(result.tensors, 5U);
+  EXPECT_EQ(result.changed, 3U);
+  EXPECT_EQ(result.paths, (std::map<std::string, std::uint64_t>{{"skip", 4}, {"traced", 6}}));
+}
+
 // A model whose names say what its tensors are.
 TestCheckpoint small_model(Prng& prng) {
   TestCheckpoint made;

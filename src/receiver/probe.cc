@@ -43,7 +43,7 @@ struct CodeTable {
   std::array<Word, 2 * kCodeBlock> base, difference;
 
   static const CodeTable& get() {
-    static const CodeTable table = [] {
+    static const CodeTable kTable = [] {
       CodeTable made;
       for (std::uint64_t i = 0; i < 2 * kCodeBlock; ++i) {
         made.base[i] = top_bits<Word>(mix(i, 0));
@@ -51,7 +51,7 @@ struct CodeTable {
       }
       return made;
     }();
-    return table;
+    return kTable;
   }
 };
 
@@ -110,7 +110,7 @@ class PatternWords {
       case ProbePattern::Kind::kActive:
         break;
     }
-    return static_cast<Word>(Activity(pattern_.number).active(index)
+    return static_cast<Word>(Activity{pattern_.number}.active(index)
                                  ? ordinary_word(fields_, code(0, index))
                                  : quiet_nan(fields_, 0));
   }
