@@ -132,7 +132,12 @@ class RandomRefit {
   }
 
   static AttemptHeader header_of(const Attempt& attempt, ApplyMode mode) {
-    return {attempt.run, attempt.attempt, attempt.base_version, attempt.target_version, mode};
+    return {attempt.run,
+            attempt.attempt,
+            attempt.base_version,
+            attempt.target_version,
+            mode,
+            attempt.mode != AttemptMode::kMixed};
   }
 
   // Payloads in any order of arrival, some of them twice.

@@ -45,6 +45,8 @@ struct RefitOptions {
   RefitConstruction construction = RefitConstruction::kMixed;
   // Every tensor takes the scratch path of the paper (§6.1), to compare it with the traced one.
   bool prefer_scratch = false;
+  // Receivers compare what they wrote with what came, once it is written (paper A.12).
+  bool post_apply_checks = false;
   // Working memory of each owner, beside weights and baseline, and of each receiver's payloads; at
   // least kMemoryBytesMin.
   std::uint64_t memory_bytes_max = std::uint64_t{1} << 30;
@@ -85,6 +87,7 @@ struct RefitResult {
   std::uint64_t payloads = 0, payload_bytes = 0;
   std::map<std::string, std::uint64_t> encodings;  // items by encoding name
   std::uint64_t destinations = 0;                  // words that changes reached, over all receivers
+  std::uint64_t checked = 0;                       // words that post-apply checks compared
   std::uint64_t owned_bytes_max = 0;               // of one owner
   double owned_bytes_mean = 0;
   // Tensors times receivers by path: "traced", "scratch", "dense", "skip".

@@ -195,9 +195,10 @@ class Refit {
                    : context_.options.construction == RefitConstruction::kMixed
                        ? AttemptMode::kMixed
                        : AttemptMode::kOverwrite;
-    DCR_TRY(receivers_->begin({attempt.run, attempt.attempt, kBaseVersion, kTargetVersion,
-                               verify ? ApplyMode::kVerify : ApplyMode::kWrite},
-                              owners_->ranks()));
+    DCR_TRY(receivers_->begin(
+        {attempt.run, attempt.attempt, kBaseVersion, kTargetVersion,
+         verify ? ApplyMode::kVerify : ApplyMode::kWrite, attempt.mode != AttemptMode::kMixed},
+        owners_->ranks()));
     std::vector<Delivery> deliveries;
     for (std::uint32_t owner = 0; owner < owners_->ranks(); ++owner) {
       deliveries.emplace_back(owner, *receivers_);

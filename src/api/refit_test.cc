@@ -288,6 +288,14 @@ TEST_F(RefitTest, MappedFilesLeaveNothingBehind) {
       << refused.status().message();
 }
 
+TEST_F(RefitTest, PostApplyChecksCompareWhatWasWritten) {
+  EXPECT_EQ(run_well().checked, 0U);
+  options_.post_apply_checks = true;
+  const RefitResult result = run_well();
+  EXPECT_GT(result.destinations, 0U);
+  EXPECT_GE(result.checked, result.destinations);  // untouched neighbours too
+}
+
 TEST_F(RefitTest, TensorsWithoutElements) {
   for (TestCheckpoint* checkpoint : {&old_, &new_}) {
     checkpoint->tensors["empty"] = {Dtype::kBF16, {0, 4}, {}, 0};

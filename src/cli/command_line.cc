@@ -136,6 +136,8 @@ void add_refit(CLI::App& app, CommandLine& line, Words& words) {
                    "write (the default), or verify: receivers compare NEW and write nothing")
       ->type_name("MODE")
       ->check(CLI::IsMember({"write", "verify"}).description(""));
+  refit->add_flag("--post-apply-checks", line.post_apply_checks,
+                  "Receivers compare what they wrote with what came");
   refit
       ->add_option("--arena", line.arena_directory,
                    "Keep weights and baselines in mapped files here instead of in memory")

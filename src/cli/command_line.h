@@ -25,6 +25,7 @@ struct CommandLine {
   bool compare_files = false;                  // kVerify
   RefitLayout owners = RefitOptions().owners;  // kRefit
   RefitLayout receivers = RefitOptions().receivers;  // kRefit
+  bool post_apply_checks = false;                    // kRefit
   bool refit_verify = false;                         // kRefit: compare, write nothing
   std::string arena_directory;                       // kRefit
   bool force = false;

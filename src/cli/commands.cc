@@ -178,6 +178,7 @@ Result<Outcome> call_refit(const CommandLine& line, const CancelToken* cancel,
   options.owners = line.owners;
   options.receivers = line.receivers;
   options.verify = line.refit_verify;
+  options.post_apply_checks = line.post_apply_checks;
   options.memory_bytes_max = line.memory_bytes_max;
   options.threads = line.threads;
   options.arena_directory = line.arena_directory;

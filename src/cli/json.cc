@@ -162,6 +162,7 @@ std::string refit_json(const RefitResult& result, const Measured& measured) {
   json["payload_bytes"] = result.payload_bytes;
   json["encodings"] = result.encodings;
   json["destinations"] = result.destinations;
+  json["checked"] = result.checked;
   json["owned_bytes_max"] = result.owned_bytes_max;
   json["owned_bytes_mean"] = result.owned_bytes_mean;
   json["paths"] = result.paths;

@@ -195,7 +195,7 @@ TEST_F(RefitCliTest, Json) {
     "equal": true, "owners": 8, "receivers": 1, "tensors": 3, "elements": 20000000,
     "changed": 160000, "change_rate": 0.008, "canonical_change_rate": 0.01,
     "model_bytes": 40000000, "payloads": 9, "payload_bytes": 182000,
-    "encodings": {"add": 100, "overwrite": 3}, "destinations": 320000,
+    "encodings": {"add": 100, "overwrite": 3}, "destinations": 320000, "checked": 0,
     "owned_bytes_max": 6000000, "owned_bytes_mean": 5000000.0,
     "paths": {"dense": 1, "traced": 2},
     "not_traced": [{"tensor": "scale\u001b", "receiver": 0, "path": "dense",
