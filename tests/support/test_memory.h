@@ -11,8 +11,8 @@
 #include "base/bytes.h"
 #include "dcr/ports.h"
 #include "layout/canonical_reader.h"
-#include "tensor/view.h"
 #include "tensor/catalogue.h"
+#include "tensor/view.h"
 
 namespace dcr {
 
