@@ -10,6 +10,8 @@ namespace dcr {
 namespace {
 
 constexpr std::size_t kListedMax = 100;
+// Payloads that are decoded side by side: two stay within half of the memory.
+constexpr std::size_t kDecodedAtOnce = 2;
 
 // Scratch that a rank's loader and receiver may take together: a few of the largest tensors, and
 // those that a loader needs whole, as many as the owners' payloads bring parts of at a time.
@@ -202,7 +204,7 @@ Status RefitReceivers::begin(const AttemptHeader& header, std::uint32_t owners) 
 
 Status RefitReceivers::take(std::uint32_t owner, std::uint64_t number, ByteSpan payload) {
   waiting_.emplace(std::pair(number, owner), Bytes(payload.begin(), payload.end()));
-  return apply_in_turn();
+  return apply_in_turn(std::min<std::size_t>(kDecodedAtOnce, context_.executor.threads()));
 }
 
 Status RefitReceivers::end(const std::vector<std::uint64_t>& owner_payloads) {
@@ -212,7 +214,7 @@ Status RefitReceivers::end(const std::vector<std::uint64_t>& owner_payloads) {
       DCR_TRY(rank.receiver->end_of_owner(owner, owner_payloads[owner]));
     }
   }
-  DCR_TRY(apply_in_turn());
+  DCR_TRY(apply_in_turn(1));
   for (Rank& rank : ranks_) {
     DCR_TRY(rank.receiver->apply().status());
     DCR_ASSIGN(rank.counts, rank.receiver->finish());
@@ -227,29 +229,41 @@ std::uint64_t RefitReceivers::held_bytes() const {
   return bytes;
 }
 
-Status RefitReceivers::apply_in_turn() {
-  const PayloadLimits limits = {kPayloadStoredBytesMax, kPayloadRawBytesMax};
-  while (!waiting_.empty()) {
-    const auto next = waiting_.find({next_number_, next_owner_});
-    if (next == waiting_.end()) {
-      const std::optional<std::uint64_t>& count = payloads_[next_owner_];
-      if (!count || next_number_ < *count) return {};  // it is still to come
+Status RefitReceivers::apply_in_turn(std::size_t least) {
+  using Waiting = decltype(waiting_)::iterator;
+  std::vector<Waiting> turn;
+  std::uint64_t number = next_number_;
+  std::uint32_t owner = next_owner_;
+  while (turn.size() < waiting_.size()) {
+    const Waiting next = waiting_.find({number, owner});
+    if (next != waiting_.end()) {
+      turn.push_back(next);
     } else {
-      std::shared_ptr<const DecodedPayload> decoded;
-      {
-        const SpanTimer timer(&context_.spans, kStageDecode, next_owner_);
-        DCR_ASSIGN(decoded, decode_payload(next->second, context_.catalogue.schema(), specs_,
-                                           limits, context_.options.memory_bytes_max / 4));
-      }
-      waiting_.erase(next);
-      DCR_TRY(apply_everywhere(decoded));
+      const std::optional<std::uint64_t>& count = payloads_[owner];
+      if (!count || number < *count) break;  // it is still to come
     }
-    if (++next_owner_ == payloads_.size()) {
-      next_owner_ = 0;
-      ++next_number_;
+    if (++owner == payloads_.size()) {
+      owner = 0;
+      ++number;
     }
   }
-  return {};
+  if (turn.empty() || turn.size() < least) return {};
+  next_number_ = number;
+  next_owner_ = owner;
+  const PayloadLimits limits = {kPayloadStoredBytesMax, kPayloadRawBytesMax};
+  using Decoded = std::shared_ptr<const DecodedPayload>;
+  const auto decode = [&](std::uint64_t i) -> Result<Decoded> {
+    const auto& [order, stored] = *turn[static_cast<std::size_t>(i)];
+    const SpanTimer timer(&context_.spans, kStageDecode, order.second);
+    return decode_payload(stored, context_.catalogue.schema(), specs_, limits,
+                          context_.options.memory_bytes_max / 4);
+  };
+  const auto apply = [&](std::uint64_t i, Decoded&& decoded) -> Status {
+    waiting_.erase(turn[static_cast<std::size_t>(i)]);
+    return apply_everywhere(decoded);
+  };
+  return ordered_map<Decoded>(context_.executor, turn.size(), kDecodedAtOnce,
+                              context_.options.cancel, decode, apply);
 }
 
 Status RefitReceivers::compare(const Checkpoint& checkpoint, RefitResult* result) {

@@ -85,7 +85,8 @@ class RefitReceivers {
   Status refuse() const;
   Status apply_one(Rank& rank, const std::shared_ptr<const DecodedPayload>& payload) const;
   Status apply_everywhere(const std::shared_ptr<const DecodedPayload>& payload);
-  Status apply_in_turn();
+  // Applies waiting payloads that have their turn one after another, if there are `least` of them.
+  Status apply_in_turn(std::size_t least);
   std::vector<TensorSpec> specs() const;
 
   const RefitContext& context_;
