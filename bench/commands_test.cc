@@ -78,6 +78,38 @@ TEST(Commands, Speeds) {
   }
 }
 
+TEST(Commands, Refit) {
+  RefitBenchOptions options;
+  options.size = 3'000'000;
+  options.rates = {0.01};
+  options.rounds = 1;
+  options.row_parallel_size = 500'000;
+  options.planned_names = 2000;
+  const Result<Report> report = run_refit(options);
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  EXPECT_EQ(report->keys(), Keys({"changed_rate", "threads", "wall_seconds", "busy_seconds",
+                                  "bound_seconds", "ratio", "payload_bytes"}));
+  ASSERT_EQ(report->rows().size(), 1U);
+  EXPECT_NEAR(number(*report, 0, 0), 0.01, 0.003);
+  EXPECT_GT(number(*report, 0, 4), 0);
+}
+
+TEST(Commands, Modes) {
+  ModesOptions options;
+  options.size = 3'000'000;
+  options.rates = {0.03};
+  options.rounds = 1;
+  const Result<Report> report = run_modes(options);
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  EXPECT_EQ(report->keys(), Keys({"mode", "changed_rate", "seconds", "payload_bytes"}));
+  ASSERT_EQ(report->rows().size(), 3U);
+  const auto bytes = [&](std::size_t row) {
+    return std::get<std::uint64_t>(report->rows()[row][3].value);
+  };
+  EXPECT_LT(bytes(0), bytes(1));
+  EXPECT_LT(bytes(0), bytes(2));
+}
+
 TEST(Commands, ToolsNameAMissingProgram) {
   ToolsOptions options;
   options.size = 1000;

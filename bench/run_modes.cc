@@ -23,8 +23,6 @@ constexpr Mode kModes[] = {{"X", RefitConstruction::kMixed},
                            {"P", RefitConstruction::kOverwrite},
                            {"F", RefitConstruction::kFullConversion}};
 
-// Working memory of all owners.
-constexpr std::uint64_t kMemoryBytes = std::uint64_t{4} << 30;
 // Input bytes of one of the paper's payloads.
 constexpr std::uint64_t kPaperBucketBytes = std::uint64_t{512} << 20;
 
@@ -75,7 +73,6 @@ Status measure_modes(const ModesOptions& options, double rate, Report* report) {
     refit_options.owners.generate = options.owners;
     refit_options.construction = kModes[i].construction;
     refit_options.threads = options.threads;
-    refit_options.memory_bytes_max = kMemoryBytes;
     DCR_ASSIGN(std::unique_ptr<CheckpointOwners> made,
                CheckpointOwners::make(*pair, refit_options));
     works.emplace_back([&bytes, &status, i, mode = made.get()] {
