@@ -44,6 +44,7 @@ std::string refit_files(std::uint64_t seed) {
   options.construction = static_cast<RefitConstruction>(prng.below(3));
   options.prefer_scratch = prng.below(4) == 0;
   options.verify = prng.below(8) == 0;
+  options.post_apply_checks = prng.below(4) == 0;
   options.bucket_bytes = prng.below(2) == 0 ? 100 : std::uint64_t{1} << 20;
   const Result<RefitResult> result = refit("old", "new", options);
   const std::string text = "\n" + model.text();

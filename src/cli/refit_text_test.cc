@@ -81,20 +81,23 @@ TEST_F(RefitCliTest, PassesWhatWasAskedFor) {
   EXPECT_EQ(asked.options.threads, 0U);
   EXPECT_EQ(asked.options.memory_bytes_max, std::uint64_t{1} << 30);
   EXPECT_EQ(asked.options.arena_directory, "");
+  EXPECT_FALSE(asked.options.post_apply_checks);
   EXPECT_NE(asked.options.cancel, nullptr);
   EXPECT_NE(asked.options.clock, nullptr);
   EXPECT_GT(asked.thread_nanoseconds, 0U);
 
-  EXPECT_EQ(run({"refit", "a", "b", "--layout", "o.json", "--loader", "r.json", "--mode", "verify",
-                 "--threads", "3", "--memory", "512M", "--arena", "/var/tmp"})
-                .exit_code,
-            0);
+  EXPECT_EQ(
+      run({"refit", "a", "b", "--layout", "o.json", "--loader", "r.json", "--mode", "verify",
+           "--threads", "3", "--memory", "512M", "--arena", "/var/tmp", "--post-apply-checks"})
+          .exit_code,
+      0);
   EXPECT_EQ(asked.options.owners.file, "o.json");
   EXPECT_EQ(asked.options.receivers.file, "r.json");
   EXPECT_TRUE(asked.options.verify);
   EXPECT_EQ(asked.options.threads, 3U);
   EXPECT_EQ(asked.options.memory_bytes_max, std::uint64_t{512} << 20);
   EXPECT_EQ(asked.options.arena_directory, "/var/tmp");
+  EXPECT_TRUE(asked.options.post_apply_checks);
 
   EXPECT_EQ(
       run({"refit", "a", "b", "--owners", "tp:4", "--receivers", "fused-tp:2", "--mode", "write"})
