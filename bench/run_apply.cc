@@ -32,6 +32,7 @@ Result<Decoded> make_payloads(const OpenPair& pair) {
   DCR_ASSIGN(const std::unique_ptr<CheckpointOwners> owners, CheckpointOwners::make(pair, options));
   std::vector<KeepingSink> keeping(owners->ranks());
   std::vector<PayloadSink*> sinks;
+  sinks.reserve(keeping.size());
   for (KeepingSink& sink : keeping) sinks.push_back(&sink);
   DCR_TRY(owners->prepare(sinks).status());
   std::vector<TensorSpec> specs;

@@ -106,6 +106,7 @@ std::vector<RefitStage> stages_of(const std::vector<Span>& spans) {
     extent.busy += span.busy_ns;
   }
   std::vector<std::pair<std::uint64_t, RefitStage>> ordered;
+  ordered.reserve(extents.size());
   for (const auto& [name, extent] : extents) {
     ordered.push_back({extent.begin,
                        {name, 1e-9 * static_cast<double>(extent.end - extent.begin),
@@ -114,6 +115,7 @@ std::vector<RefitStage> stages_of(const std::vector<Span>& spans) {
   std::sort(ordered.begin(), ordered.end(),
             [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<RefitStage> stages;
+  stages.reserve(ordered.size());
   for (auto& [begin, stage] : ordered) stages.push_back(std::move(stage));
   return stages;
 }
@@ -204,11 +206,13 @@ class Refit {
       deliveries.emplace_back(owner, *receivers_);
     }
     std::vector<PayloadSink*> sinks;
+    sinks.reserve(deliveries.size());
     for (Delivery& delivery : deliveries) sinks.push_back(&delivery);
     // What is sent is applied while the rest is constructed.
     owners_->measure_memory([this] { return receivers_->held_bytes(); });
     DCR_ASSIGN(const std::vector<PrepareResult> prepared, owners_->group().prepare(attempt, sinks));
     std::vector<std::uint64_t> owner_payloads;
+    owner_payloads.reserve(prepared.size());
     for (const PrepareResult& owner : prepared) owner_payloads.push_back(owner.pipeline.payloads);
     DCR_TRY(receivers_->end(owner_payloads));
     count(prepared);
