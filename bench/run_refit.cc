@@ -1,13 +1,20 @@
 #include <fmt/format.h>
+#include <malloc.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <string_view>
 #include <utility>
 
+#include "base/limits.h"
 #include "bench/checkpoint_files.h"
 #include "bench/checkpoint_owners.h"
 #include "bench/commands.h"
 #include "bench/measure.h"
 #include "bench/temporary_directory.h"
+#include "dcr/delta.h"
 #include "dcr/refit.h"
 #include "layout/generators.h"
 #include "layout/layout_file.h"
@@ -54,6 +61,47 @@ void add_stages(const RefitResult& result, double rate, Report* report) {
   report->add_note(text + fmt::format(" start-up {:.2f} in all", result.startup_seconds));
 }
 
+// Memory of this process as the system counts it: one line of /proc/self/status, in bytes.
+std::uint64_t memory_bytes(std::string_view line) {
+  std::ifstream status("/proc/self/status");
+  for (std::string text; std::getline(status, text);) {
+    if (text.starts_with(line))
+      return std::strtoull(text.c_str() + line.size(), nullptr, 10) * kKiB;
+  }
+  return 0;
+}
+
+// One owner and one receiver with the least memory that they may be given: what the transition
+// takes at its peak beside the weights and the baseline, which are resident when it begins.
+Status measure_memory(const RefitBenchOptions& options, const CheckpointPair& pair,
+                      Report* report) {
+  std::uint64_t before = 0;
+  std::uint64_t peak = 0;
+  RefitOptions refit_options;
+  refit_options.owners.generate = "fsdp:1";
+  refit_options.receivers.generate = "fused-tp:1";
+  refit_options.threads = options.threads;
+  refit_options.memory_bytes_max = kMemoryBytesMin;
+  refit_options.progress = [&](const Progress& progress) {
+    const std::string_view stage = progress.stage;
+    if (stage == "load") {
+      malloc_trim(0);  // what start-up has freed is not to hide what follows
+      std::ofstream("/proc/self/clear_refs") << 5;  // the peak is counted from now on
+      before = memory_bytes("VmRSS:");
+    } else if (stage == kStageCommit) {
+      peak = memory_bytes("VmHWM:");
+    }
+  };
+  DCR_ASSIGN(const RefitResult result, refit(pair.before, pair.after, refit_options));
+  const std::uint64_t extra = peak > before ? peak - before : 0;
+  report->add_figure(
+      fmt::format("peak MiB of a refit of {} MiB beside weights and baseline, limits 2 x {} MiB",
+                  result.model_bytes / kMiB, kMemoryBytesMin / kMiB),
+      static_cast<double>(extra) / static_cast<double>(kMiB), Report::Aim::kAtMost,
+      2.0 * static_cast<double>(kMemoryBytesMin / kMiB));
+  return {};
+}
+
 Status measure_refits(const RefitBenchOptions& options, Report* report) {
   RefitOptions refit_options;
   refit_options.owners.generate = options.owners;
@@ -84,6 +132,7 @@ Status measure_refits(const RefitBenchOptions& options, Report* report) {
     report->add_figure(fmt::format("refit wall / bound at {:g} %", 100 * rate), best.ratio(),
                        Report::Aim::kAtMost, 1.15);
     add_stages(result, rate, report);
+    if (rate == options.rates.back()) DCR_TRY(measure_memory(options, pair, report));
   }
   report->add_note(fmt::format(
       "bound: the larger of processor time / threads and of the slowest stage on one thread; "
