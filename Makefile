@@ -36,6 +36,8 @@ bench: setup release
 	build/release/bin/dcr-bench construct
 	build/release/bin/dcr-bench decode
 	build/release/bin/dcr-bench apply
+	build/release/bin/dcr-bench refit
+	build/release/bin/dcr-bench modes
 	build/release/bin/dcr-bench tools
 
 clean:
