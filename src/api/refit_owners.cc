@@ -7,9 +7,18 @@
 #include "layout/converters.h"
 #include "layout/shard.h"
 #include "source/geometry.h"
+#include "source/pipeline.h"
 #include "source/source_plan.h"
 
 namespace dcr {
+
+namespace {
+
+// The allocator takes long to count a heap of many blocks: it is asked after a piece's bytes, or
+// after so many smaller ones.
+constexpr std::uint64_t kReportsMax = 512;
+
+}  // namespace
 
 Result<std::unique_ptr<RefitOwners>> RefitOwners::create(const RefitContext& context,
                                                          const Layout& layout) {
@@ -93,7 +102,10 @@ Status RefitOwners::make_group() {
 }
 
 void RefitOwners::report(const char* stage, std::uint64_t bytes, std::uint64_t total) {
-  if (memory_of_others_) {
+  unmeasured_bytes_ += bytes;
+  if (memory_of_others_ && (unmeasured_bytes_ >= kPieceBytesMax || ++unmeasured_ >= kReportsMax)) {
+    unmeasured_bytes_ = 0;
+    unmeasured_ = 0;
     const std::uint64_t now = heap_bytes();
     const std::uint64_t then = memory_begin_ + memory_of_others_();
     if (now > then) memory_peak_ = std::max(memory_peak_, now - then);
@@ -108,6 +120,7 @@ void RefitOwners::report(const char* stage, std::uint64_t bytes, std::uint64_t t
 void RefitOwners::measure_memory(std::function<std::uint64_t()> others) {
   memory_begin_ = heap_bytes() - std::min(heap_bytes(), others());
   memory_peak_ = 0;
+  unmeasured_ = kReportsMax;  // the next report is measured
   memory_of_others_ = std::move(others);
 }
 

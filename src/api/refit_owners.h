@@ -70,6 +70,9 @@ class RefitOwners {
   std::function<std::uint64_t()> memory_of_others_;
   std::uint64_t memory_begin_ = 0;
   std::uint64_t memory_peak_ = 0;
+  // Progress since the last measurement.
+  std::uint64_t unmeasured_bytes_ = 0;
+  std::uint64_t unmeasured_ = 0;
   std::unique_ptr<OwnerGroup> group_;
 };
 
