@@ -94,11 +94,12 @@ Status measure_memory(const RefitBenchOptions& options, const CheckpointPair& pa
   };
   DCR_ASSIGN(const RefitResult result, refit(pair.before, pair.after, refit_options));
   const std::uint64_t extra = peak > before ? peak - before : 0;
+  constexpr std::uint64_t kLimitMib = kMemoryBytesMin / kMiB;
   report->add_figure(
       fmt::format("peak MiB of a refit of {} MiB beside weights and baseline, limits 2 x {} MiB",
-                  result.model_bytes / kMiB, kMemoryBytesMin / kMiB),
+                  result.model_bytes / kMiB, kLimitMib),
       static_cast<double>(extra) / static_cast<double>(kMiB), Report::Aim::kAtMost,
-      2.0 * static_cast<double>(kMemoryBytesMin / kMiB));
+      static_cast<double>(2 * kLimitMib));
   return {};
 }
 

@@ -15,7 +15,7 @@ namespace dcr {
 namespace {
 
 // Changes per task at most: small enough to balance threads, large enough to be worth one.
-constexpr std::size_t kTaskChanges = std::size_t{1} << 16;
+constexpr std::size_t kTaskChanges = std::size_t{1} << 14;
 // Words of an audited tensor at a time.
 constexpr std::uint64_t kAuditWords = std::uint64_t{1} << 18;
 
