@@ -177,23 +177,23 @@ constexpr std::uint64_t kMatrix = 2 * kRows * kColumns;  // elements of each wei
 class ResidualConverters : public testing::Test {
  protected:
   void SetUp() override {
-    const Status started = trainer.refit.start();
+    const Status started = trainer_.refit.start();
     ASSERT_TRUE(started.ok()) << started.message();
-    const Status initialized = trainer.refit.group->initialize(1);
+    const Status initialized = trainer_.refit.group->initialize(1);
     ASSERT_TRUE(initialized.ok()) << initialized.message();
-    resident = trainer.refit.dense();
+    resident_ = trainer_.refit.dense();
   }
 
   Step step(AttemptMode mode = AttemptMode::kMixed) {
-    return transition(trainer, version++, mode, &resident);
+    return transition(trainer_, version_++, mode, &resident_);
   }
   void change(const std::string& name, std::uint32_t rank, std::size_t byte) {
-    trainer.bytes(name, rank)[byte] ^= 1;
+    trainer_.bytes(name, rank)[byte] ^= 1;
   }
 
-  Trainer trainer{7};
-  Tensors resident;
-  std::uint64_t version = 1;
+  Trainer trainer_{7};
+  Tensors resident_;
+  std::uint64_t version_ = 1;
 };
 
 TEST_F(ResidualConverters, NoChangeConvertsNothing) {
@@ -210,7 +210,7 @@ TEST_F(ResidualConverters, AProjectedChangeConvertsNothing) {
 TEST_F(ResidualConverters, ASharedScaleSelectsItsTensorOnAllRanks) {
   const Bytes half = float_bytes(0.5F);
   for (std::uint32_t rank = 0; rank < 2; ++rank) {
-    std::copy(half.begin(), half.end(), trainer.bytes("scale", rank).begin());
+    std::copy(half.begin(), half.end(), trainer_.bytes("scale", rank).begin());
   }
   const Step scaled = step();
   EXPECT_EQ(scaled.converted, kMatrix * 2);
@@ -226,7 +226,7 @@ TEST_F(ResidualConverters, AnAdapterSelectsTheMergedTensor) {
 
 TEST_F(ResidualConverters, OneWeightOfABlockChangesItsScaleAndTheWholeBlock) {
   // The largest of the block: 0x477f is far above all others.
-  Bytes& weights = trainer.bytes("w_quantised/1", 1);
+  Bytes& weights = trainer_.bytes("w_quantised/1", 1);
   weights[0] = 0x7f;
   weights[1] = 0x47;
   const Step step = this->step();
@@ -242,7 +242,7 @@ TEST_F(ResidualConverters, RandomChangesInEveryMode) {
       constexpr const char* kNames[] = {"direct", "w_scaled", "w_merged", "w_quantised",
                                         "adapter_b"};
       const std::uint32_t rank = static_cast<std::uint32_t>(prng.below(2));
-      Bytes& bytes = trainer.bytes(Trainer::of_rank(kNames[prng.below(5)], rank), rank);
+      Bytes& bytes = trainer_.bytes(Trainer::of_rank(kNames[prng.below(5)], rank), rank);
       bytes[prng.below(bytes.size())] ^= static_cast<std::uint8_t>(1 + prng.below(255));
     }
     constexpr AttemptMode kModes[] = {AttemptMode::kMixed, AttemptMode::kOverwrite,
@@ -258,9 +258,9 @@ TEST_F(ResidualConverters, AChangeUnderTheRefitIsNamed) {
   Attempt attempt;
   attempt.attempt = attempt.candidate = attempt.base_version = 1;
   attempt.target_version = 2;
-  ASSERT_TRUE(trainer.refit.prepare(attempt).ok());
+  ASSERT_TRUE(trainer_.refit.prepare(attempt).ok());
   for (std::uint32_t rank = 0; rank < 2; ++rank) change("adapter_a", rank, 3);
-  const Status committed = trainer.refit.group->commit(2);
+  const Status committed = trainer_.refit.group->commit(2);
   EXPECT_EQ(committed.code(), Code::kMismatch);
   EXPECT_NE(committed.message().find("adapter_a"), std::string::npos) << committed.message();
 }
