@@ -13,11 +13,7 @@ Result<std::unique_ptr<OpenPair>> OpenPair::open(const CheckpointPair& paths) {
   auto pair = std::make_unique<OpenPair>();
   DCR_ASSIGN(pair->before, open_checkpoint(posix_file_system(), paths.before));
   DCR_ASSIGN(pair->after, open_checkpoint(posix_file_system(), paths.after));
-  std::vector<CanonicalTensor> tensors;
-  for (const CheckpointTensor& tensor : pair->before.tensors) {
-    tensors.push_back({tensor.name, tensor.dtype, tensor.shape, 0});
-  }
-  DCR_ASSIGN(pair->catalogue, Catalogue::make(std::move(tensors)));
+  DCR_ASSIGN(pair->catalogue, checkpoint_catalogue(pair->before));
   return pair;
 }
 

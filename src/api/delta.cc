@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "api/call_limits.h"
 #include "delta/apply.h"
 #include "delta/delta_file.h"
 #include "delta/diff.h"
@@ -15,36 +16,21 @@
 #include "delta/verify.h"
 #include "runtime/file.h"
 #include "runtime/threads.h"
-#include "simd/kernels.h"
 
 namespace dcr {
 namespace {
 
-constexpr unsigned kThreadsMax = 1024;
 constexpr std::size_t kDifferencesKept = 100;
 
 // A call's Work, and the threads that it owns.
 class Session {
  public:
   static Result<std::unique_ptr<Session>> open(const DeltaOptions& options) {
-    if (options.memory_bytes_max < kMemoryBytesMin) {
-      return Status(Code::kInvalidArgument, "a memory limit of " +
-                                                std::to_string(options.memory_bytes_max) +
-                                                " bytes is too small; at least " +
-                                                std::to_string(kMemoryBytesMin) + " are needed");
-    }
-    if (options.threads > kThreadsMax) {
-      return Status(Code::kInvalidArgument, std::to_string(options.threads) +
-                                                " threads are above the limit of " +
-                                                std::to_string(kThreadsMax));
-    }
-    if (Result<const Kernels*> chosen = select_kernels(); !chosen.ok()) return chosen.status();
+    DCR_TRY(check_call(options.memory_bytes_max, options.threads));
     return std::make_unique<Session>(options);
   }
 
-  explicit Session(const DeltaOptions& options)
-      : executor_(make_executor(options.threads > 0 ? options.threads
-                                                    : std::min(processor_count(), kThreadsMax))) {
+  explicit Session(const DeltaOptions& options) : executor_(make_call_executor(options.threads)) {
     work_.files = options.files != nullptr ? options.files : &posix_file_system();
     work_.executor = executor_.get();
     work_.memory_bytes_max = options.memory_bytes_max;

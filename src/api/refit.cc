@@ -5,45 +5,20 @@
 #include <map>
 #include <utility>
 
+#include "api/call_limits.h"
 #include "api/refit_context.h"
 #include "api/refit_owners.h"
 #include "api/refit_receivers.h"
-#include "dcr/delta.h"
 #include "layout/generators.h"
 #include "layout/layout_file.h"
 #include "runtime/file.h"
-#include "simd/kernels.h"
 
 namespace dcr {
 namespace {
 
-constexpr unsigned kThreadsMax = 1024;
 constexpr std::uint64_t kBaseVersion = 1;
 constexpr std::uint64_t kTargetVersion = 2;
 constexpr std::uint64_t kCandidate = 1;
-
-Status check_options(const RefitOptions& options) {
-  if (options.memory_bytes_max < kMemoryBytesMin) {
-    return Status(Code::kInvalidArgument, "a memory limit of " +
-                                              std::to_string(options.memory_bytes_max) +
-                                              " bytes is too small; at least " +
-                                              std::to_string(kMemoryBytesMin) + " are needed");
-  }
-  if (options.threads > kThreadsMax) {
-    return Status(Code::kInvalidArgument, std::to_string(options.threads) +
-                                              " threads are above the limit of " +
-                                              std::to_string(kThreadsMax));
-  }
-  return select_kernels().status();
-}
-
-Result<Catalogue> make_catalogue(const Checkpoint& checkpoint) {
-  std::vector<CanonicalTensor> tensors;
-  for (const CheckpointTensor& tensor : checkpoint.tensors) {
-    tensors.push_back({tensor.name, tensor.dtype, tensor.shape, 0});
-  }
-  return Catalogue::make(std::move(tensors));
-}
 
 // A refit changes values, never names, dtypes or shapes.
 Status check_same_tensors(const Checkpoint& old_one, const Checkpoint& new_one) {
@@ -154,27 +129,23 @@ class Refit {
     return clock == nullptr ? 0 : 1e-9 * static_cast<double>(clock->process_nanoseconds());
   }
 
-  Result<Layout> owner_layout() const {
-    const RefitLayout& layout = context_.options.owners;
-    DCR_ASSIGN(const std::string text,
-               layout.file.empty() ? generate_owner_layout(context_.catalogue, layout.generate)
-                                   : read_layout(context_, layout.file));
-    auto parsed = parse_owner_layout(text);
-    return parsed.ok() ? std::move(parsed) : parsed.status().with_context(name_of(layout));
-  }
-  Result<Layout> receiver_layout() const {
-    const RefitLayout& layout = context_.options.receivers;
-    DCR_ASSIGN(const std::string text,
-               layout.file.empty() ? generate_receiver_layout(context_.catalogue, layout.generate)
-                                   : read_layout(context_, layout.file));
-    auto parsed = parse_receiver_layout(text);
+  // A layout file, or what `generate` makes of its specification, parsed.
+  template <typename Generate, typename Parse>
+  Result<Layout> make_layout(const RefitLayout& layout, Generate generate, Parse parse) const {
+    DCR_ASSIGN(const std::string text, layout.file.empty()
+                                           ? generate(context_.catalogue, layout.generate)
+                                           : read_layout(context_, layout.file));
+    Result<Layout> parsed = parse(text);
     return parsed.ok() ? std::move(parsed) : parsed.status().with_context(name_of(layout));
   }
 
   // Owners and receivers that hold OLD.
   Status start_up() {
-    DCR_ASSIGN(const Layout of_owners, owner_layout());
-    DCR_ASSIGN(const Layout of_receivers, receiver_layout());
+    DCR_ASSIGN(const Layout of_owners,
+               make_layout(context_.options.owners, generate_owner_layout, parse_owner_layout));
+    DCR_ASSIGN(
+        const Layout of_receivers,
+        make_layout(context_.options.receivers, generate_receiver_layout, parse_receiver_layout));
     DCR_ASSIGN(owners_, RefitOwners::create(context_, of_owners));
     DCR_ASSIGN(receivers_, RefitReceivers::create(context_, of_receivers, owners_->boxes()));
     DCR_TRY(owners_->load(old_));
@@ -269,14 +240,13 @@ class Refit {
 
 Result<RefitResult> refit(const std::string& old_path, const std::string& new_path,
                           const RefitOptions& options) {
-  DCR_TRY(check_options(options));
+  DCR_TRY(check_call(options.memory_bytes_max, options.threads));
   FileSystem& files = options.files != nullptr ? *options.files : posix_file_system();
   DCR_ASSIGN(const Checkpoint old_one, open_checkpoint(files, old_path));
   DCR_ASSIGN(const Checkpoint new_one, open_checkpoint(files, new_path));
   DCR_TRY(check_same_tensors(old_one, new_one));
-  DCR_ASSIGN(const Catalogue catalogue, make_catalogue(old_one));
-  const std::unique_ptr<Executor> executor = make_executor(
-      options.threads > 0 ? options.threads : std::min(processor_count(), kThreadsMax));
+  DCR_ASSIGN(const Catalogue catalogue, checkpoint_catalogue(old_one));
+  const std::unique_ptr<Executor> executor = make_call_executor(options.threads);
   SpanRecorder spans(options.clock);
   const RefitContext context{options, catalogue, *executor, spans};
   return Refit(context, old_one, new_one).run();

@@ -37,13 +37,8 @@ Status RefitOwners::make_ranks(const OwnerPlan& plan) {
     rank->plan = plan.rank(context_.catalogue, number);
     DCR_ASSIGN(rank->weights, refit_arena(context_, "weights-of-owner-" + std::to_string(number),
                                           storages_bytes(rank->plan.storage_bytes)));
-    std::uint64_t offset = 0;
-    for (const std::uint64_t storage : rank->plan.storage_bytes) {
-      rank->offsets.push_back(offset);
-      rank->memory.add(rank->weights.bytes().subspan(static_cast<std::size_t>(offset),
-                                                     static_cast<std::size_t>(storage)));
-      offset += arena_bytes_of(storage);
-    }
+    rank->storages = storages_in(rank->weights, rank->plan.storage_bytes);
+    for (const MutableByteSpan storage : rank->storages) rank->memory.add(storage);
     rank->collective = std::make_unique<LocalCollective>(*local_, number);
     if (context_.options.construction == RefitConstruction::kFullConversion) {
       rank->converters = make_identity_converters(context_.catalogue, plan, number, rank->memory);
@@ -118,7 +113,8 @@ void RefitOwners::report(const char* stage, std::uint64_t bytes, std::uint64_t t
 }
 
 void RefitOwners::measure_memory(std::function<std::uint64_t()> others) {
-  memory_begin_ = heap_bytes() - std::min(heap_bytes(), others());
+  const std::uint64_t now = heap_bytes();
+  memory_begin_ = now - std::min(now, others());
   memory_peak_ = 0;
   unmeasured_ = kReportsMax;  // the next report is measured
   memory_of_others_ = std::move(others);
@@ -136,10 +132,7 @@ Status RefitOwners::load(const Checkpoint& checkpoint) {
       [&](std::uint64_t i) {
         const auto& [rank, task] = tasks[i];
         const SpanTimer timer(&context_.spans, kStageLoad, rank->collective->rank());
-        return fill_shard(context_.catalogue, rank->plan.tasks[task], reader,
-                          rank->weights.bytes().subspan(
-                              static_cast<std::size_t>(rank->offsets[task]),
-                              static_cast<std::size_t>(rank->plan.storage_bytes[task])));
+        return fill_shard(context_.catalogue, rank->plan.tasks[task], reader, rank->storages[task]);
       });
 }
 

@@ -50,7 +50,7 @@ class RefitOwners {
   struct Rank {
     OwnerRank plan;
     Arena weights;
-    std::vector<std::uint64_t> offsets;  // of each storage in the arena
+    std::vector<MutableByteSpan> storages;  // in the arena
     HostSourceMemory memory;
     std::unique_ptr<LocalCollective> collective;
     std::vector<std::unique_ptr<Converter>> converters;

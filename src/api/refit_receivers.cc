@@ -68,11 +68,8 @@ Result<RefitReceivers::Model> RefitReceivers::make_model(std::uint32_t rank,
   DCR_ASSIGN(model.plan, plan_->rank(context_.catalogue, rank));
   DCR_ASSIGN(model.weights, refit_arena(context_, name, storages_bytes(model.plan.storage_bytes)));
   model.memory = std::make_unique<HostMemory>(scratch_bytes_max(context_.catalogue));
-  std::uint64_t offset = 0;
-  for (const std::uint64_t storage : model.plan.storage_bytes) {
-    model.memory->add(model.weights.bytes().subspan(static_cast<std::size_t>(offset),
-                                                    static_cast<std::size_t>(storage)));
-    offset += arena_bytes_of(storage);
+  for (const MutableByteSpan storage : storages_in(model.weights, model.plan.storage_bytes)) {
+    model.memory->add(storage);
   }
   model.loader =
       std::make_unique<ReferenceLoader>(context_.catalogue, model.plan, *model.memory, rank);
