@@ -6,7 +6,6 @@
 
 #include "base/bytes.h"
 #include "base/checked.h"
-#include "base/digest.h"
 #include "layout/local_tensor.h"
 #include "tensor/cast.h"
 #include "tensor/text.h"
@@ -305,15 +304,10 @@ std::unique_ptr<Converter> convert_task(SourceMemory& memory, const Catalogue& c
     views.push_back(std::move(view));
     declaration.parts.push_back(std::move(declared));
     const Dtype dtype = catalogue[part.destination].dtype;
-    dtypes.push_back(dtype_bits(dtype) < 8 ? Dtype::kU8 : dtype);
+    dtypes.push_back(view_dtype(dtype));
   }
   return std::make_unique<IdentityConverter>(memory, std::move(declaration), std::move(dtypes),
                                              std::move(views));
-}
-
-bool owns(const ConversionTask& task, std::uint32_t rank) {
-  const auto* name = reinterpret_cast<const std::uint8_t*>(task.name.data());
-  return task.replicas[xxh3_64(ByteSpan(name, task.name.size())) % task.replicas.size()] == rank;
 }
 
 }  // namespace
@@ -403,7 +397,7 @@ std::vector<std::unique_ptr<Converter>> make_identity_converters(const Catalogue
     const LayoutRule& rule = plan.layout().rules[group.rule];
     const ConversionTask* task = nullptr;
     if (piece_of_rank(rule, group, rank).here) task = &mine.tasks[next++];
-    if (task != nullptr && !owns(*task, rank)) task = nullptr;
+    if (task != nullptr && !owns(task->name, task->replicas, rank)) task = nullptr;
     made.push_back(convert_task(memory, catalogue, std::move(declaration), task));
   }
   return made;

@@ -283,7 +283,7 @@ Status make_boxes(const Catalogue& catalogue, const LayoutRule& rule,
 Status choose_dtype(const Catalogue& catalogue, const LayoutRule& rule,
                     std::span<const std::uint32_t> members, LocalTensor* made) {
   const CanonicalTensor& first = catalogue[members.front()];
-  made->dtype = several_to_a_word(first.dtype) ? Dtype::kU8 : first.dtype;
+  made->dtype = view_dtype(first.dtype);
   for (const std::uint32_t member : members) {
     const CanonicalTensor& tensor = catalogue[member];
     if (rule.dtype && *rule.dtype != tensor.dtype) {

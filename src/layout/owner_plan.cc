@@ -18,17 +18,6 @@ namespace {
 
 // Explicit boxes after their patterns' captures were filled in.
 constexpr std::uint64_t kExpandedBoxesMax = std::uint64_t{1} << 24;
-constexpr std::size_t kRanksNamedMax = 8;
-
-std::string ranks_text(const std::vector<std::uint32_t>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size() && i < kRanksNamedMax; ++i) {
-    if (i > 0) text += ", ";
-    text += std::to_string(ranks[i]);
-  }
-  if (ranks.size() > kRanksNamedMax) text += ", …";
-  return text;
-}
 
 // A box of a canonical tensor and who has it.
 struct Held {

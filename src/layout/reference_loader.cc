@@ -180,10 +180,7 @@ Result<LoadReport> ReferenceLoader::load(std::string_view name, const TensorView
   }
   const auto index = static_cast<std::uint32_t>(found);
   const CanonicalTensor& tensor = catalogue_[index];
-  const bool packed = dtype_bits(tensor.dtype) < 8;
-  const TensorView expected = packed ? contiguous_view(value.storage, Dtype::kU8, {tensor.words})
-                                     : contiguous_view(value.storage, tensor.dtype, tensor.shape);
-  if (value != expected) {
+  if (value != contiguous_view(value.storage, tensor)) {
     return Status(Code::kInvalidArgument,
                   "loader: tensor " + quoted_name(name) + " is not the whole tensor of shape " +
                       shape_text(tensor.shape),
@@ -373,11 +370,9 @@ Status load_dense(const Catalogue& catalogue, CanonicalReader& reader, TargetMem
   PerformHook hook;
   for (std::uint32_t i = 0; i < catalogue.size(); ++i) {
     const CanonicalTensor& tensor = catalogue[i];
-    const bool packed = dtype_bits(tensor.dtype) < 8;
     Temporary given(memory);
     DCR_TRY(given.make(tensor.words * word_bytes(tensor.dtype)));
-    const TensorView value = packed ? contiguous_view(given.storage(), Dtype::kU8, {tensor.words})
-                                    : contiguous_view(given.storage(), tensor.dtype, tensor.shape);
+    const TensorView value = contiguous_view(given.storage(), tensor);
     const auto give = [&](std::uint64_t first, std::uint64_t count) -> Status {
       Bytes bytes = word_buffer(tensor.dtype, count);
       DCR_TRY(reader.read(i, first, bytes));

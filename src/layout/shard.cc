@@ -97,7 +97,7 @@ Status fill_shard(const Catalogue& catalogue, const ConversionTask& task, Canoni
   std::fill(out.begin(), out.end(), std::uint8_t{0});
   for (const PlacementPart& part : task.placement) {
     const Dtype dtype = catalogue[part.destination].dtype;
-    const Dtype from = dtype_bits(dtype) < 8 ? Dtype::kU8 : dtype;  // words as they are
+    const Dtype from = view_dtype(dtype);  // words as they are
     DCR_TRY(cast_supported(from, task.view.dtype));
     PartFiller filler(part.destination, catalogue[part.destination].words, from, task.view.dtype,
                       reader, out);

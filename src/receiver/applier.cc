@@ -19,11 +19,6 @@ constexpr std::size_t kTaskChanges = std::size_t{1} << 14;
 // Words of an audited tensor at a time.
 constexpr std::uint64_t kAuditWords = std::uint64_t{1} << 18;
 
-Status about(const CanonicalTensor& tensor, const Status& status) {
-  return Status(status.code(), "tensor " + quoted_name(tensor.name) + ": " + status.message(),
-                tensor.name);
-}
-
 }  // namespace
 
 Applier::~Applier() { release_wholes(); }
@@ -61,7 +56,7 @@ Status Applier::add_tasks(const DecodedItem& item, std::vector<Task>* tasks) {
   const std::uint32_t tensor = item.header.tensor;
   const Result<PlanCache::Plan> plan =
       plans_.find(tensor, item.header.box, prewarm_->places[tensor]);
-  if (!plan.ok()) return about(catalogue_[tensor], plan.status());
+  if (!plan.ok()) return about_tensor(catalogue_[tensor], plan.status());
   for (const TargetChanges& target : **plan) {
     std::size_t from = 0;
     std::size_t to = 0;
@@ -86,7 +81,7 @@ Status Applier::run_tasks(std::span<const Task> tasks, ApplyMode mode, ReceiverC
         checks_ && mode == ApplyMode::kWrite
             ? apply_checked(memory_, task.target, positions, values, &applied, &counts->checked)
             : memory_.apply(task.target, positions, values, mode, &applied);
-    if (!status.ok()) return about(catalogue_[task.item->header.tensor], status);
+    if (!status.ok()) return about_tensor(catalogue_[task.item->header.tensor], status);
   }
   counts->destinations += applied.words;
   counts->different += applied.different;
@@ -163,7 +158,7 @@ Status Applier::apply_whole(const DecodedItem& item, ApplyMode mode, ReceiverCou
   if (!wholes_.contains(tensor)) {
     Whole whole;
     const auto storage = memory_.allocate(canonical.words * word_bytes(canonical.dtype));
-    if (!storage.ok()) return about(canonical, storage.status());
+    if (!storage.ok()) return about_tensor(canonical, storage.status());
     whole.storage = *storage;
     if (shared) whole.came.resize(static_cast<std::size_t>(canonical.words));
     wholes_[tensor] = std::move(whole);

@@ -14,14 +14,13 @@
 #include "receiver/views.h"
 #include "simd/words.h"
 #include "tensor/cast.h"
-#include "tensor/text.h"
 
 namespace dcr {
 
 namespace {
 
 Status about(const CanonicalTensor& tensor, Code code, const std::string& what) {
-  return Status(code, "tensor " + quoted_name(tensor.name) + ": " + what, tensor.name);
+  return about_tensor(tensor, Status(code, what));
 }
 
 Status other_write(const CanonicalTensor& tensor, std::size_t number) {

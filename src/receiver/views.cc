@@ -19,11 +19,6 @@ Box view_box(const TensorView& view) {
   return box;
 }
 
-TensorView contiguous_view(std::uint64_t storage, const CanonicalTensor& tensor) {
-  if (dtype_bits(tensor.dtype) < 8) return contiguous_view(storage, Dtype::kU8, {tensor.words});
-  return contiguous_view(storage, tensor.dtype, tensor.shape);
-}
-
 Status for_each_block(const TensorView& view,
                       const std::function<Status(const ViewBlock&)>& visit) {
   for (const Box& piece : split(view_box(view), kViewBlockBytes / word_bytes(view.dtype))) {

@@ -21,10 +21,6 @@ inline constexpr std::uint64_t kViewBlockBytes = std::uint64_t{1} << 18;
 // The view's elements, counted in the order of its indices → words of its storage.
 Box view_box(const TensorView& view);
 
-// A tensor of the catalogue at the begin of a storage. A dtype of several elements to a word
-// becomes bytes.
-TensorView contiguous_view(std::uint64_t storage, const CanonicalTensor& tensor);
-
 // A part of a view: elements [first, first + words), as a view.
 struct ViewBlock {
   TensorView view;

@@ -12,23 +12,13 @@
 namespace dcr {
 namespace {
 
-constexpr std::size_t kRanksNamedMax = 8;
 constexpr std::size_t kSharesComparedMax = 1024;  // pair by pair, to say which two overlap
 
+// Each once, in order.
 std::string rank_text(std::vector<std::uint32_t> ranks) {
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    if (i == kRanksNamedMax) return text + ", …";
-    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
-  }
-  return text;
-}
-
-Status about(const CanonicalTensor& tensor, const Status& status) {
-  return {status.code(), "tensor " + quoted_name(tensor.name) + ": " + status.message(),
-          tensor.name};
+  return ranks_text(ranks);
 }
 
 // One rank's boxes of one canonical tensor.
@@ -47,15 +37,16 @@ Status name_fault(const CanonicalTensor& tensor, std::span<const Share> shares,
       std::vector<Box> pair = {*shares[i].box};
       if (j < i) pair.push_back(*shares[j].box);
       if (destinations_disjoint(pair)) continue;
-      return about(tensor, Status(fault.code(), fault.message() + " by " +
-                                                    rank_text({shares[i].rank, shares[j].rank})));
+      return about_tensor(
+          tensor, Status(fault.code(),
+                         fault.message() + " by " + rank_text({shares[i].rank, shares[j].rank})));
     }
   }
-  if (shares.empty()) return about(tensor, Status(fault.code(), "no rank makes it"));
+  if (shares.empty()) return about_tensor(tensor, Status(fault.code(), "no rank makes it"));
   std::vector<std::uint32_t> ranks;
   for (const Share& share : shares) ranks.push_back(share.rank);
-  return about(tensor, Status(fault.code(),
-                              fault.message() + "; it comes from " + rank_text(std::move(ranks))));
+  return about_tensor(tensor, Status(fault.code(), fault.message() + "; it comes from " +
+                                                       rank_text(std::move(ranks))));
 }
 
 // A converter's part as a box from its own order to the canonical tensor.
@@ -285,7 +276,7 @@ class GeometryBuilder {
       }
       const auto tensor = static_cast<std::uint32_t>(found);
       const Result<Box> box = box_of_part(parts[i], catalogue_[tensor].words);
-      if (!box.ok()) return about(catalogue_[tensor], box.status());
+      if (!box.ok()) return about_tensor(catalogue_[tensor], box.status());
       boxes_.push_back({tensor, rank.rank, *box});
       add_pieces(rank.rank, group, tensor, i, parts_of_tensor[tensor]++, *box);
     }
@@ -321,7 +312,7 @@ class GeometryBuilder {
         }
         const CanonicalTensor& tensor = catalogue_[part.destination];
         const Status valid = validate_box(part.box, ~std::uint64_t{0}, tensor.words);
-        if (!valid.ok()) return about(tensor, valid);
+        if (!valid.ok()) return about_tensor(tensor, valid);
         if (geometry_.projected_[part.destination]) {
           shares.push_back({part.destination, rank.rank, &part.box});
         }

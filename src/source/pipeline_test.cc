@@ -10,6 +10,7 @@
 
 #include "base/prng.h"
 #include "codec/item_reader.h"
+#include "source/test_sink.h"
 
 namespace dcr {
 namespace {
@@ -90,19 +91,6 @@ class TestSource : public PieceSource {
  private:
   const std::vector<TestTensor>& tensors_;
   std::uint64_t part_words_;
-};
-
-class TestSink : public PayloadSink {
- public:
-  Status send(std::uint64_t number, std::span<const std::uint8_t> bytes) override {
-    EXPECT_EQ(number, payloads.size());
-    if (number == failing_payload) return {Code::kIo, "the sink is full"};
-    payloads.emplace_back(bytes.begin(), bytes.end());
-    return {};
-  }
-
-  std::vector<Bytes> payloads;
-  std::uint64_t failing_payload = ~std::uint64_t{0};
 };
 
 struct Outcome {

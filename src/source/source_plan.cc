@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "base/checked.h"
-#include "base/digest.h"
 #include "tensor/cast.h"
 #include "tensor/text.h"
+#include "tensor/view.h"
 
 namespace dcr {
 namespace {
@@ -15,9 +15,6 @@ namespace {
 // A strided view cuts a part of a placement into at most so many boxes.
 constexpr std::size_t kBoxesPerPartMax = 4096;
 constexpr std::uint64_t kStorageWordsMax = std::uint64_t{1} << 60;
-
-// The dtype as views name it.
-Dtype view_dtype(Dtype dtype) { return dtype_bits(dtype) < 8 ? Dtype::kU8 : dtype; }
 
 // From words of the storage to the positions in the order of the view's indices.
 Result<Box> box_of_view(const TensorView& view, std::uint64_t elements) {
@@ -82,12 +79,12 @@ class Planner {
                                             ", which is not in the catalogue"};
       }
       const CanonicalTensor& tensor = (*input_.catalogue)[part.destination];
-      DCR_TRY(about(tensor, validate_box(part.box, elements, tensor.words)));
+      DCR_TRY(about_tensor(tensor, validate_box(part.box, elements, tensor.words)));
       if (!input_.projected(part.destination)) continue;
       projected = true;
       const Dtype dtype = view_dtype(tensor.dtype);
-      DCR_TRY(about(tensor, cast_supported(task.view.dtype, dtype)));
-      DCR_TRY(about(tensor, add_part(index, view, part, counted[i])));
+      DCR_TRY(about_tensor(tensor, cast_supported(task.view.dtype, dtype)));
+      DCR_TRY(about_tensor(tensor, add_part(index, view, part, counted[i])));
       if (counted[i] && task.view.dtype == dtype) held.push_back(invert(part.box));
     }
     if (!input_.feeds(task.name) || covers_exactly_once(held, elements).ok()) return {};
@@ -128,12 +125,6 @@ class Planner {
 
  private:
   static Status no_replicas() { return {Code::kInvalidArgument, "no rank holds it"}; }
-
-  static Status about(const CanonicalTensor& tensor, const Status& status) {
-    if (status.ok()) return status;
-    return {status.code(), "tensor " + quoted_name(tensor.name) + ": " + status.message(),
-            tensor.name};
-  }
 
   // Which parts come first with their source elements. One source element at two places of
   // canonical tensors is one element that changed.
@@ -186,12 +177,6 @@ class Planner {
 };
 
 }  // namespace
-
-bool owns(std::string_view name, std::span<const std::uint32_t> replicas, std::uint32_t rank) {
-  const std::uint64_t hash =
-      xxh3_64({reinterpret_cast<const std::uint8_t*>(name.data()), name.size()});
-  return replicas[static_cast<std::size_t>(hash % replicas.size())] == rank;
-}
 
 Result<Box> in_canonical_order(Box box) {
   box = normalize(std::move(box));

@@ -26,10 +26,6 @@ struct TrackedSource {
   std::vector<std::uint32_t> replicas;
 };
 
-// Whether `rank` is the one among the ranks that hold a source tensor which owns it (paper A.1).
-// REQUIRES: replicas is not empty.
-bool owns(std::string_view name, std::span<const std::uint32_t> replicas, std::uint32_t rank);
-
 // Tensor of pieces that no canonical tensor has a share in.
 inline constexpr std::uint32_t kNoTensor = ~std::uint32_t{0};
 

@@ -18,7 +18,9 @@
 #include "source/host_source_memory.h"
 #include "source/local_collective.h"
 #include "source/owner_group.h"
+#include "source/test_sink.h"
 #include "tensor/cast.h"
+#include "tensor/view.h"
 
 namespace dcr {
 
@@ -39,19 +41,6 @@ class TestConverter final : public Converter {
     return body(part, first, count, out);
   }
   std::uint64_t calls = 0;
-};
-
-class TestSink final : public PayloadSink {
- public:
-  Status send(std::uint64_t number, std::span<const std::uint8_t> bytes) override {
-    EXPECT_EQ(number, payloads.size());
-    if (number == failing_payload) return {Code::kIo, "the sink is full"};
-    payloads.emplace_back(bytes.begin(), bytes.end());
-    return {};
-  }
-
-  std::vector<Bytes> payloads;
-  std::uint64_t failing_payload = ~std::uint64_t{0};
 };
 
 // One rank's weights: storages by id.
@@ -253,7 +242,7 @@ class TestRefit {
     for (const PlacementPart& part : task.placement) {
       if (!geometry->projected(part.destination)) continue;
       const Dtype dtype = catalogue[part.destination].dtype;
-      const Dtype to = dtype_bits(dtype) < 8 ? Dtype::kU8 : dtype;
+      const Dtype to = view_dtype(dtype);
       const std::size_t to_width = word_bytes(to);
       Bytes& out = (*tensors)[part.destination];
       for_each_index(part.box.dims, [&](std::uint64_t src, std::uint64_t dst) {

@@ -46,6 +46,12 @@ Digest schema_digest(const std::vector<CanonicalTensor>& tensors) {
 
 }  // namespace
 
+Status about_tensor(const CanonicalTensor& tensor, const Status& status) {
+  if (status.ok()) return status;
+  return {status.code(), "tensor " + quoted_name(tensor.name) + ": " + status.message(),
+          tensor.name};
+}
+
 Result<Catalogue> Catalogue::make(std::vector<CanonicalTensor> tensors) {
   if (tensors.size() > kTensorsPerCheckpointMax) {
     return Status(Code::kTooLarge, "catalogue: " + std::to_string(tensors.size()) +

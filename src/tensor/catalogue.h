@@ -20,6 +20,10 @@ struct CanonicalTensor {
   std::uint64_t words = 0;  // elements, or bytes of a sub-byte dtype
 };
 
+// The same error with "tensor" and its name before its message, and as its tensor; success stays
+// success.
+Status about_tensor(const CanonicalTensor& tensor, const Status& status);
+
 class Catalogue {
  public:
   Catalogue() = default;

@@ -3,9 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/digest.h"
 #include "dcr/ports.h"
 #include "tensor/box.h"
 
@@ -22,9 +25,18 @@ struct ConversionTask {
   // catalogue). Elements that no part maps (padding) go nowhere. Where the dtypes differ the path
   // casts each element (tensor/cast.h).
   Placement placement;
-  // Ranks that hold this very task, ascending, this one among them. One of them owns it: the one at
-  // index xxh3_64(name) % replicas.size() (paper A.1).
+  // Ranks that hold this very task, ascending, this one among them. One of them owns it: see
+  // owns().
   std::vector<std::uint32_t> replicas;
 };
+
+// Whether `rank` is the one among the ranks that hold a source tensor which owns it: the one at
+// index xxh3_64(name) % replicas.size() (paper A.1). REQUIRES: replicas is not empty.
+inline bool owns(std::string_view name, std::span<const std::uint32_t> replicas,
+                 std::uint32_t rank) {
+  const std::uint64_t hash =
+      xxh3_64({reinterpret_cast<const std::uint8_t*>(name.data()), name.size()});
+  return replicas[static_cast<std::size_t>(hash % replicas.size())] == rank;
+}
 
 }  // namespace dcr

@@ -73,4 +73,14 @@ std::string quoted_name(std::string_view name) {
   return text + (shown < name.size() ? "\"…" : "\"");
 }
 
+std::string ranks_text(std::span<const std::uint32_t> ranks) {
+  constexpr std::size_t kNamedMax = 8;
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (i == kNamedMax) return text + ", …";
+    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  }
+  return text;
+}
+
 }  // namespace dcr

@@ -1,6 +1,8 @@
 // Text from outside: whether it is UTF-8, and how it is shown to people.
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -14,5 +16,8 @@ bool valid_utf8(std::string_view text);
 // bytes that are not UTF-8 are shown as \xNN, so that a name cannot drive a terminal, and a long
 // name is cut after 1024 bytes and ends in "…".
 std::string quoted_name(std::string_view name);
+
+// "rank 3", "ranks 0, 1": the first eight, then "…".
+std::string ranks_text(std::span<const std::uint32_t> ranks);
 
 }  // namespace dcr

@@ -18,6 +18,14 @@ TensorView contiguous_view(std::uint64_t storage, Dtype dtype, const Shape& size
   return {storage, dtype, 0, sizes, contiguous_strides(sizes)};
 }
 
+Dtype view_dtype(Dtype dtype) { return dtype_bits(dtype) < 8 ? Dtype::kU8 : dtype; }
+
+TensorView contiguous_view(std::uint64_t storage, const CanonicalTensor& tensor) {
+  const Dtype dtype = view_dtype(tensor.dtype);
+  return contiguous_view(storage, dtype,
+                         dtype == tensor.dtype ? tensor.shape : Shape{tensor.words});
+}
+
 std::uint64_t view_words(const TensorView& view) {
   std::uint64_t words = 1;
   for (const std::uint64_t size : view.sizes) words *= size;

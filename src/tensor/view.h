@@ -7,6 +7,7 @@
 
 #include "dcr/ports.h"
 #include "dcr/status.h"
+#include "tensor/catalogue.h"
 
 namespace dcr {
 
@@ -15,6 +16,12 @@ TensorView contiguous_view(std::uint64_t storage, Dtype dtype, const Shape& size
 
 // Row-major strides. REQUIRES: as contiguous_view.
 Shape contiguous_strides(const Shape& sizes);
+
+// The dtype that views of such tensors have: of several elements to a word, bytes.
+Dtype view_dtype(Dtype dtype);
+
+// A tensor of the catalogue from the start of a storage.
+TensorView contiguous_view(std::uint64_t storage, const CanonicalTensor& tensor);
 
 std::uint64_t view_words(const TensorView& view);
 
