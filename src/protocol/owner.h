@@ -1,0 +1,107 @@
+// The protocol's side of an owner (paper Table B.1, B.2; DESIGN §8 rules 3, 4, 7): takes the
+// trainer's refits, constructs and sends an attempt's payloads, updates the baseline when the commit
+// record says so, and sends the baseline to receivers that restore.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/digest.h"
+#include "protocol/machine.h"
+#include "protocol/member.h"
+#include "source/attempt.h"
+
+namespace dcr {
+
+struct OwnerEndpointOptions {
+  std::string name;
+  OwnerDetails details;
+  Waits waits;
+};
+
+// ---- work: carried out one at a time, in the order of the effects, but StopSending, which makes
+// what runs give up early. Each is answered by OwnerWorkDone of the same kind.
+
+// Constructs and sends the payloads of an attempt, its end last, through begin() of the transport.
+struct ConstructAndSend {
+  Attempt attempt;
+};
+// Cancels construction and sending of attempts up to this one and waits until nothing of them goes
+// out any more (OwnerTransport::stop_and_wait); the prepared attempt is dropped.
+struct StopSending {
+  std::uint64_t attempt = 0;
+};
+// OwnerTransport::cleanup, of attempts up to this one.
+struct RemovePayloads {
+  std::uint64_t attempt = 0;
+};
+// OwnerGroup::commit.
+struct UpdateBaseline {
+  std::uint64_t version = 0;
+};
+// Sends the baseline of this version, whole, under the restore stream.
+struct SendBaseline {
+  VersionId version;
+};
+// Removes restore streams of versions below this one.
+struct RemoveRestores {
+  std::uint64_t version = 0;
+};
+struct DigestBase {};
+
+// How far the running work is. May come at any time, and often; keeps deadlines from passing.
+struct OwnerProgress {
+  std::uint64_t payloads_sent = 0;
+  std::uint64_t bytes = 0;  // of anything that moved
+};
+
+struct OwnerWorkDone {
+  enum class Kind : std::uint8_t {
+    kConstructAndSend, kStopSending, kRemovePayloads, kUpdateBaseline, kSendBaseline,
+    kRemoveRestores, kDigestBase
+  };
+  Kind kind = Kind::kConstructAndSend;
+  std::uint64_t number = 0;  // the effect's attempt or version
+  Status status;
+  PrepareResult result;           // kConstructAndSend
+  std::uint64_t payloads = 0;     // kSendBaseline
+  std::vector<Digest> digests;    // kDigestBase
+};
+
+// ---- the trainer
+
+struct RefitCalled {  // REQUIRES: none is open. The weights stay as they are until RefitFinished
+  std::string label;
+  bool asynchronous = false;
+  bool same_candidate = false;  // the weights are those of the last call, bit for bit
+};
+struct RefitFinished {  // effect
+  Status status;        // kUnknownOutcome: the endpoint ended before the outcome was known
+  CommitRecord committed;
+  std::uint64_t attempts = 0;
+  std::vector<std::string> without_baseline;
+};
+
+using OwnerEvent = std::variant<Started, TimePassed, MessageArrived, ControlAnswered, OwnerProgress,
+                                OwnerWorkDone, RefitCalled>;
+using OwnerEffect =
+    std::variant<SendMessage, CallControl, Note, Ended, ConstructAndSend, StopSending, RemovePayloads,
+                 UpdateBaseline, SendBaseline, RemoveRestores, DigestBase, RefitFinished>;
+
+class OwnerEndpoint {
+ public:
+  // `baseline`: the version whose bits the baseline has at the start, if any ({0, 0}: the base).
+  OwnerEndpoint(OwnerEndpointOptions options, std::optional<VersionId> baseline);
+
+  void step(const OwnerEvent& event, Milliseconds now, std::vector<OwnerEffect>* effects);
+  Milliseconds wake_at() const;
+
+  // 0 before it is enrolled. What other messages are addressed to is not for it.
+  std::uint64_t incarnation() const;
+  StatusReply status() const;
+};
+
+}  // namespace dcr

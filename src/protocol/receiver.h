@@ -1,0 +1,104 @@
+// The protocol's side of a receiver (paper B.1, B.2; DESIGN §8 rules 3–7, 11): proves or restores
+// the committed version, joins, applies attempts while its gate is closed, and says what it holds.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/digest.h"
+#include "protocol/machine.h"
+#include "protocol/member.h"
+#include "receiver/receiver.h"
+
+namespace dcr {
+
+struct ReceiverEndpointOptions {
+  std::string name;
+  std::string engine;               // also the name of its gate
+  ReceiverDetails details;          // its node among them
+  std::vector<std::string> owners;  // their names, by rank
+  // The base checkpoint was loaded and audited: the storage is {0, 0} if owners' digests agree.
+  bool base_loaded = false;
+  std::uint64_t credit_payloads = 264;
+  std::uint64_t credit_bytes = 0;
+  Waits waits;
+};
+
+// ---- work: one at a time, in the order of the effects; each answered once by ReceiverWorkDone
+
+// Compares the loaded base with what owners say of theirs (by rank). kMismatch names the tensor.
+struct CheckBase {
+  std::vector<std::vector<Digest>> digests;
+};
+// Receiver::begin_attempt. Writes nothing to parameters.
+struct BeginStream {
+  StreamId stream;
+  AttemptHeader header;
+};
+// Receiver::ingest of a payload that the node handed over.
+struct IngestPayload {
+  StreamId stream;
+  std::uint32_t owner = 0;
+  std::uint64_t number = 0;
+};
+// Receiver::end_of_owner.
+struct EndOfOwner {
+  StreamId stream;
+  std::uint32_t owner = 0;
+  std::uint64_t payloads = 0;
+};
+// Receiver::apply. The only work that writes to parameters. Gives up early after StopApplying.
+struct ApplyQueued {
+  StreamId stream;
+};
+// Receiver::finish: kMismatch, something is missing still.
+struct FinishStream {
+  StreamId stream;
+};
+// Makes ApplyQueued give up, synchronises the device: nothing of the stream is written afterwards.
+struct StopApplying {
+  StreamId stream;
+};
+
+struct ReceiverWorkDone {
+  enum class Kind : std::uint8_t {
+    kCheckBase, kBeginStream, kIngestPayload, kEndOfOwner, kApplyQueued, kFinishStream, kStopApplying
+  };
+  Kind kind = Kind::kCheckBase;
+  StreamId stream;
+  std::uint32_t owner = 0;   // kIngestPayload, kEndOfOwner
+  std::uint64_t number = 0;  // kIngestPayload
+  Status status;
+  Ingested ingested = Ingested::kQueued;
+  std::uint64_t applied = 0;  // kApplyQueued: payloads
+  ReceiverCounts counts;      // kFinishStream
+};
+
+// The node handed a payload over.
+struct PayloadHandedOver {
+  StreamId stream;
+  std::uint32_t owner = 0;
+  std::uint64_t number = 0;
+};
+
+using ReceiverEvent = std::variant<Started, TimePassed, MessageArrived, ControlAnswered,
+                                   ReceiverWorkDone, PayloadHandedOver>;
+using ReceiverEffect =
+    std::variant<SendMessage, CallControl, Note, Ended, CheckBase, BeginStream, IngestPayload,
+                 EndOfOwner, ApplyQueued, FinishStream, StopApplying>;
+
+class ReceiverEndpoint {
+ public:
+  explicit ReceiverEndpoint(ReceiverEndpointOptions options);
+
+  void step(const ReceiverEvent& event, Milliseconds now, std::vector<ReceiverEffect>* effects);
+  Milliseconds wake_at() const;
+
+  std::uint64_t incarnation() const;
+  StatusReply status() const;
+};
+
+}  // namespace dcr
