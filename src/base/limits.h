@@ -39,6 +39,9 @@ inline constexpr std::uint64_t kPayloadRawBytesMax = 8 * kGiB;
 inline constexpr std::uint64_t kPayloadsPerDeltaMax = 65'536;
 inline constexpr std::uint64_t kZstdWindowLogMax = 27;
 
+// Control messages.
+inline constexpr std::uint64_t kControlBodyBytesMax = 16 * kMiB;
+
 // Delta files.
 inline constexpr std::uint64_t kFooterBytesMax = 512 * kMiB;
 

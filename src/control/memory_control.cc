@@ -1,5 +1,7 @@
 #include "control/memory_control.h"
 
+#include "base/endpoint_name.h"
+
 namespace dcr {
 
 using Lock = std::lock_guard<std::mutex>;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/digest.h"
+#include "base/endpoint_name.h"
 #include "control/transactions.h"
 
 namespace dcr {

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/endpoint_name.h"
 #include "control/records.h"
 #include "runtime/file.h"
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/endpoint_name.h"
+
 namespace dcr {
 namespace {
 
@@ -208,25 +210,6 @@ Result<AttemptOutcome> ControlPlane::read_commit(std::uint64_t attempt, VersionI
   DCR_ASSIGN(const ControlRecords records, mark_obsolete(attempt));
   if (records.commit.id.baseline == attempt) return AttemptOutcome::kCommitted;
   return records.commit.id == base ? AttemptOutcome::kNotCommitted : AttemptOutcome::kConflict;
-}
-
-Status check_endpoint_name(const std::string& name) {
-  if (name.empty()) return {Code::kInvalidArgument, "an endpoint has an empty name"};
-  if (name.size() > kEndpointNameBytesMax) {
-    return {Code::kInvalidArgument, "a name of " + std::to_string(name.size()) +
-                                        " bytes is longer than the limit of " +
-                                        std::to_string(kEndpointNameBytesMax)};
-  }
-  for (const char letter : name) {
-    const bool allowed = (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') ||
-                         (letter >= '0' && letter <= '9') || letter == '.' || letter == '_' ||
-                         letter == '-';
-    if (allowed) continue;
-    return {Code::kInvalidArgument, "a name has the byte " +
-                                        std::to_string(static_cast<unsigned char>(letter)) +
-                                        ": names are letters, digits, '.', '_' and '-'"};
-  }
-  return {};
 }
 
 Status check_label(const std::string& label) {

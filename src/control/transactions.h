@@ -37,8 +37,7 @@ Result<ControlRecords> abort_in(ControlState* state, std::uint64_t token);
 // The members, ascending by name.
 std::vector<Member> member_list(const ControlState& state);
 
-// What names and labels may be: kInvalidArgument says what is wrong.
-Status check_endpoint_name(const std::string& name);
+// What labels may be: kInvalidArgument says what is wrong.
 Status check_label(const std::string& label);
 
 // Every version but the base was committed by an attempt, and each attempt commits at most one.
