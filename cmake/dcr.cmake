@@ -27,10 +27,11 @@ function(dcr_library folder)
   target_link_libraries(dcr_${folder} PUBLIC ${ARG_DEPS} PRIVATE dcr_warnings)
 endfunction()
 
-# What the presets tsan, arm64 and fuzz build.
+# What the presets tsan, arm64, fuzz and sim build.
 add_custom_target(dcr_thread_tests)
 add_custom_target(dcr_arm64_tests)
 add_custom_target(dcr_fuzzers)
+add_custom_target(dcr_simulation)
 
 # The same for all test programs: GoogleTest is most of what a test compiles. What the tests
 # themselves do is optimised less than what they test: most of them take longer to compile than to

@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 mapfile -t files < <(git ls-files --cached --others --exclude-standard \
   'src/*.cc' 'src/*.h' 'include/*.h' 'bench/*.cc' 'bench/*.h' 'fuzz/*.cc' 'fuzz/*.h' \
-  'tests/*.cc' 'tests/*.h')
+  'tests/*.cc' 'tests/*.h' 'sim/*.cc' 'sim/*.h')
 failed=0
 
 echo "== clang-format"
@@ -27,11 +27,11 @@ tidy() {
   fi
 }
 if [ $# -eq 0 ]; then
-  tidy '/(src|bench|fuzz|tests)/([^_]|_(?!(test|bench)\.cc))*\.cc$'
+  tidy '/(src|bench|fuzz|tests|sim)/([^_]|_(?!(test|bench)\.cc))*\.cc$'
   # Tests are half of all files and include the most: with all checks they would take as long again.
   tidy '-checks=-*,bugprone-use-after-move,google-build-using-namespace,misc-unused-using-decls,'\
 'modernize-use-override,performance-move-const-arg,readability-identifier-naming' \
-    '/(src|bench|fuzz|tests)/.*_(test|bench)\.cc$'
+    '/(src|bench|fuzz|tests|sim)/.*_(test|bench)\.cc$'
 else
   tidy "$@"
 fi

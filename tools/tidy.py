@@ -35,7 +35,7 @@ COMMON_HEADERS = {"dcr/status.h", "dcr/tensor.h", "dcr/options.h", "dcr/ports.h"
 PUBLIC_HEADER_USERS = {"delta", "api", "cli"}
 
 # A library's headers (by prefix) and the folders that may include them. Folders: those of src/,
-# "include", "bench", "fuzz", "tests", and "test" for every x_test.cc, x_bench.cc and test_x.h.
+# "include", "bench", "fuzz", "tests", "sim", and "test" for every x_test.cc, x_bench.cc and test_x.h.
 OS_FOLDERS = {"runtime", "cli", "bench", "fuzz", "tests", "test"}
 LIBRARIES = [
     ("sodium", {"base"}),
@@ -168,7 +168,7 @@ FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 COLUMNS_MAX = 100
 
-CODE_FOLDERS = ("src/", "include/", "bench/", "fuzz/", "tests/")
+CODE_FOLDERS = ("src/", "include/", "bench/", "fuzz/", "tests/", "sim/")
 WORDS = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 MACHINE_PATHS = re.compile(r"(?<![\w.~-])/(root|home|work)/")
 # The checker and its test name what they look for.
@@ -228,7 +228,7 @@ def is_test(path):
 
 
 def folder_of(path):
-    """The folder that rules speak of: a layer's name, or "include", "bench", "fuzz", "tests"."""
+    """The folder that rules speak of: a layer's name, or "include", "bench", "fuzz", "tests", "sim"."""
     parts = path.split("/")
     return parts[1] if parts[0] == "src" and len(parts) > 2 else parts[0]
 
