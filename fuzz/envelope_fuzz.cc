@@ -9,9 +9,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   dcr::Bytes bytes(data, data + size);
   const dcr::Digest digest = dcr::blake2b(bytes);
   bytes.insert(bytes.end(), digest.begin(), digest.end());
-  const auto message = dcr::decode_message(bytes);
+  const auto message = dcr::decode_envelope(bytes);
   if (message.ok()) {
-    DCR_ASSERT(dcr::encode_message(message->envelope, message->body) == bytes);
+    DCR_ASSERT(dcr::encode_envelope(message->envelope, message->body) == bytes);
   } else {
     DCR_ASSERT(message.status().code() == dcr::Code::kCorrupt ||
                message.status().code() == dcr::Code::kUnsupported);

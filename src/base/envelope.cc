@@ -13,7 +13,7 @@ namespace {
 constexpr std::string_view kMagic = "DCRMESSG";
 constexpr std::size_t kReservedBytes = 6;
 static_assert(kEndpointNameBytesMax <= 255);
-static_assert(kControlMessageBytesMax <= 0xffff'ffff);
+static_assert(kControlBodyBytesMax <= 0xffff'ffff);
 
 Status corrupt(const std::string& what) { return {Code::kCorrupt, "a control message " + what}; }
 
@@ -48,7 +48,7 @@ Status check_frame(ByteSpan bytes) {
 
 }  // namespace
 
-Bytes encode_message(const Envelope& envelope, ByteSpan body) {
+Bytes encode_envelope(const Envelope& envelope, ByteSpan body) {
   DCR_ASSERT(plausible(envelope.sender) && plausible(envelope.addressee));
   DCR_ASSERT(body.size() <= kControlBodyBytesMax);
   Bytes bytes;
@@ -70,7 +70,7 @@ Bytes encode_message(const Envelope& envelope, ByteSpan body) {
   return bytes;
 }
 
-Result<ControlMessage> decode_message(ByteSpan bytes) {
+Result<Enveloped> decode_envelope(ByteSpan bytes) {
   DCR_TRY(check_frame(bytes));
   const ByteSpan covered = bytes.first(bytes.size() - sizeof(Digest));
   Digest stored;
@@ -80,7 +80,7 @@ Result<ControlMessage> decode_message(ByteSpan bytes) {
   ByteReader in(covered);
   in.bytes(kMagic.size() + sizeof(kEnvelopeVersion));
   const std::uint32_t body_bytes = in.u32();
-  ControlMessage message;
+  Enveloped message;
   const ByteSpan run = in.bytes(message.envelope.run.size());
   std::copy(run.begin(), run.end(), message.envelope.run.begin());
   message.envelope.sender.incarnation = in.u64();

@@ -45,17 +45,17 @@ struct Envelope {
 };
 
 // A message that was validated. `body` lies in the bytes that it was decoded from.
-struct ControlMessage {
+struct Enveloped {
   Envelope envelope;
   ByteSpan body;
 };
 
 // REQUIRES: valid names, incarnations in [1, kCounterMax], a body of at most kControlBodyBytesMax
 // bytes.
-Bytes encode_message(const Envelope& envelope, ByteSpan body);
+Bytes encode_envelope(const Envelope& envelope, ByteSpan body);
 
 // Validates all of it; allocates nothing but the names. Errors: kCorrupt naming the field,
 // kUnsupported for another version, kTooLarge.
-Result<ControlMessage> decode_message(ByteSpan bytes);
+Result<Enveloped> decode_envelope(ByteSpan bytes);
 
 }  // namespace dcr

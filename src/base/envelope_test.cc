@@ -16,7 +16,7 @@ const Bytes kBody = {10, 20, 30, 40, 50};
 
 // The message changed, under a digest that fits.
 Bytes forge(const std::function<void(Bytes*)>& change) {
-  Bytes bytes = encode_message(kEnvelope, kBody);
+  Bytes bytes = encode_envelope(kEnvelope, kBody);
   bytes.resize(bytes.size() - sizeof(Digest));
   change(&bytes);
   const Digest digest = blake2b(bytes);
@@ -25,14 +25,14 @@ Bytes forge(const std::function<void(Bytes*)>& change) {
 }
 
 void expect_refused(ByteSpan bytes, Code code, const std::string& message) {
-  const Status status = decode_message(bytes).status();
+  const Status status = decode_envelope(bytes).status();
   EXPECT_EQ(status.code(), code) << status.message();
   EXPECT_EQ(status.message(), message);
 }
 
 void expect_comes_back(const Envelope& envelope, const Bytes& body) {
-  const Bytes bytes = encode_message(envelope, body);
-  const Result<ControlMessage> message = decode_message(bytes);
+  const Bytes bytes = encode_envelope(envelope, body);
+  const Result<Enveloped> message = decode_envelope(bytes);
   ASSERT_TRUE(message.ok()) << message.status().message();
   EXPECT_EQ(message->envelope, envelope);
   EXPECT_TRUE(std::equal(message->body.begin(), message->body.end(), body.begin(), body.end()));
@@ -54,7 +54,7 @@ TEST(Envelope, ComesBackAsItWas) {
   const std::string longest(kEndpointNameBytesMax, 'x');
   const Envelope large = {{0xff}, {longest, kCounterMax}, {longest, 1}};
   expect_comes_back(large, Bytes(kControlBodyBytesMax, 0xab));
-  EXPECT_EQ(encode_message(large, Bytes(kControlBodyBytesMax)).size(), kControlMessageBytesMax);
+  EXPECT_EQ(encode_envelope(large, Bytes(kControlBodyBytesMax)).size(), kControlMessageBytesMax);
   for (std::uint64_t seed = 0; seed < campaign_cases(5'000); ++seed) {
     SCOPED_TRACE(seed);
     Prng prng(seed);
@@ -69,7 +69,7 @@ TEST(Envelope, ComesBackAsItWas) {
 }
 
 TEST(Envelope, IsWhatItsHeaderSays) {
-  const Bytes bytes = encode_message(kEnvelope, kBody);
+  const Bytes bytes = encode_envelope(kEnvelope, kBody);
   ASSERT_EQ(bytes.size(), 56 + 7 + 13 + 5 + 16);
   EXPECT_EQ(std::string(bytes.begin(), bytes.begin() + 8), "DCRMESSG");
   EXPECT_EQ(load_little<std::uint32_t>(&bytes[8]), kEnvelopeVersion);
@@ -87,7 +87,7 @@ TEST(Envelope, IsWhatItsHeaderSays) {
 
 // All that a byte of each part may become, and what is said of it.
 TEST(Envelope, EveryChangeOfEveryByteIsRefusedByName) {
-  const Bytes whole = encode_message(kEnvelope, kBody);
+  const Bytes whole = encode_envelope(kEnvelope, kBody);
   for (std::size_t at = 0; at < whole.size(); ++at) {
     for (int value = 0; value < 256; ++value) {
       if (whole[at] == value) continue;
@@ -108,7 +108,7 @@ TEST(Envelope, EveryChangeOfEveryByteIsRefusedByName) {
 }
 
 TEST(Envelope, EveryOtherLengthIsRefused) {
-  const Bytes whole = encode_message(kEnvelope, kBody);
+  const Bytes whole = encode_envelope(kEnvelope, kBody);
   for (std::size_t size = 0; size < whole.size(); ++size) {
     expect_refused(ByteSpan(whole).first(size), Code::kCorrupt,
                    size < 72 ? "a control message is cut short"
@@ -167,7 +167,7 @@ TEST(Envelope, NamesOfNoBytesOrTooManyAreRefused) {
   expect_refused(with_names(1, 65), Code::kCorrupt,
                  "a control message has a bad addressee: a name of 65 bytes is longer than the "
                  "limit of 64");
-  EXPECT_TRUE(decode_message(with_names(1, 64)).ok());
+  EXPECT_TRUE(decode_envelope(with_names(1, 64)).ok());
 }
 
 TEST(Envelope, ABodyAboveTheLimitIsRefused) {
@@ -189,9 +189,9 @@ TEST(Envelope, AcceptedForgeriesAreWhatWouldBeWritten) {
         (*bytes)[12 + prng.below(bytes->size() - 12)] = static_cast<std::uint8_t>(prng.next());
       }
     });
-    const Result<ControlMessage> message = decode_message(forged);
+    const Result<Enveloped> message = decode_envelope(forged);
     if (!message.ok()) continue;
-    EXPECT_EQ(encode_message(message->envelope, message->body), forged);
+    EXPECT_EQ(encode_envelope(message->envelope, message->body), forged);
   }
 }
 
