@@ -179,6 +179,29 @@ TEST_P(ControlConformanceTest, JoinWantsAProofOfReceiversOnly) {
                  "r: needs of 1048577 bytes are more than the limit of 1048576");
 }
 
+TEST_P(ControlConformanceTest, AGateIsEnrolledButNeverJoins) {
+  set_up_run();
+  const Endpoint gate = enrol("engine", Role::kGate);
+  EXPECT_EQ((**control().read_member("engine")).role, Role::kGate);
+  expect_refused(control().join({gate, {}, {}}), Code::kInvalidArgument,
+                 "engine (incarnation 7) is a gate: the receivers of its engine join, it does not");
+  expect_refused(control().enrol({"engine", Role::kReceiver, "engine"}), Code::kMismatch,
+                 "engine is enrolled as gate, not as receiver: take another name");
+  expect_refused(control().enrol({"receiver.0", Role::kGate, ""}), Code::kMismatch,
+                 "receiver.0 is enrolled as receiver, not as gate: take another name");
+  expect_refused(control().enrol({"g", Role::kGate, "engine"}), Code::kInvalidArgument,
+                 "g: a gate has no engine, only receivers have one");
+  const TransitionRecord made = prepare();
+  EXPECT_EQ(made.owners.size() + made.nodes.size() + made.receivers.size(), 5U);
+  // It restarts without harm to the attempt, and its successor is the one that is there.
+  const Endpoint successor = enrol("engine", Role::kGate);
+  store_->reopen();
+  EXPECT_EQ((**control().read_member("engine")).endpoint, successor);
+  EXPECT_TRUE(control().commit(1).ok());
+  EXPECT_TRUE(control().bar(token_, {successor}).ok());
+  EXPECT_EQ(*control().read_member("engine"), std::nullopt);
+}
+
 TEST_P(ControlConformanceTest, AReceiverThatJoinsInMidAttemptIsAdmittedByTheNext) {
   set_up_run();
   EXPECT_EQ(prepare().receivers.size(), 2U);

@@ -16,10 +16,10 @@ struct Name {
   const char* name;
   Role role;
 };
-constexpr Name kNames[] = {{"c.0", Role::kCoordinator}, {"c.1", Role::kCoordinator},
-                           {"o.0", Role::kOwner},       {"o.1", Role::kOwner},
-                           {"n.0", Role::kNode},        {"r.0", Role::kReceiver},
-                           {"r.1", Role::kReceiver},    {"r.2", Role::kReceiver}};
+constexpr Name kNames[] = {
+    {"c.0", Role::kCoordinator}, {"c.1", Role::kCoordinator}, {"o.0", Role::kOwner},
+    {"o.1", Role::kOwner},       {"n.0", Role::kNode},        {"r.0", Role::kReceiver},
+    {"r.1", Role::kReceiver},    {"r.2", Role::kReceiver},    {"e", Role::kGate}};
 
 template <typename Value>
 void expect_same(const Result<Value>& given, const Result<Value>& expected) {

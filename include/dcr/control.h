@@ -114,7 +114,13 @@ struct LeaderRow {
   bool operator==(const LeaderRow&) const = default;
 };
 
-enum class Role : std::uint8_t { kCoordinator = 0, kOwner = 1, kNode = 2, kReceiver = 3 };
+enum class Role : std::uint8_t {
+  kCoordinator = 0,
+  kOwner = 1,
+  kNode = 2,
+  kReceiver = 3,
+  kGate = 4,  // an engine's request gate, under the engine's name: never joins, bound by nothing
+};
 std::string_view role_name(Role role);
 
 enum class MemberState : std::uint8_t {
@@ -151,8 +157,9 @@ struct Membership {
   bool operator==(const Membership&) const = default;
 };
 
-// Those that a prepare over these members binds, coordinators left out: every member, and every one
-// waiting unless it is a receiver that restored another version than `committed`. In their order.
+// Those that a prepare over these members binds, coordinators and gates left out: every member, and
+// every one waiting unless it is a receiver that restored another version than `committed`. In
+// their order.
 std::vector<const Member*> bound_members(const std::vector<Member>& members, VersionId committed);
 
 struct EnrolRequest {
@@ -222,7 +229,8 @@ class ControlPlane {
   virtual Result<Enrolment> enrol(const EnrolRequest& request) = 0;
 
   // Makes the endpoint a member: at once if no attempt is active, else through the next prepare. A
-  // receiver must have restored exactly K. Error: kConflict, the incarnation is barred.
+  // receiver must have restored exactly K. Errors: kConflict, the incarnation is barred;
+  // kInvalidArgument for a gate.
   virtual Result<Joined> join(const JoinRequest& request) = 0;
 
   // Bars incarnations; needs no proof of their death. Endpoints that are gone or live on in a later

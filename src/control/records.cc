@@ -309,7 +309,7 @@ Result<Member> decode_member(ByteSpan blob) {
   RecordReader in(fields);
   Member member;
   member.endpoint = in.endpoint();
-  member.role = in.choice(Role::kReceiver);
+  member.role = in.choice(Role::kGate);
   member.state = in.choice(MemberState::kMember);
   if (member.role == Role::kReceiver) member.engine = in.name();
   if (in.flag()) member.restored = in.version();
@@ -317,6 +317,8 @@ Result<Member> decode_member(ByteSpan blob) {
   member.needs = in.bytes(kNeedsBytesMax);
   const bool receiver = member.role == Role::kReceiver;
   in.require(receiver || !member.restored);
+  in.require(member.role != Role::kGate ||
+             (member.state == MemberState::kEnrolled && member.needs.empty()));
   in.require(!receiver || member.state == MemberState::kEnrolled || member.restored);
   if (!in.complete()) return malformed(kWhat);
   return member;

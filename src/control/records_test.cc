@@ -150,5 +150,19 @@ TEST(Records, WhatNoTransactionLeavesIsRefused) {
   }
 }
 
+TEST(Records, GatesAreNoMembers) {
+  Member gate;
+  gate.endpoint = {"engine.0", 3};
+  gate.role = Role::kGate;
+  EXPECT_EQ(*decode_member(encode_member(gate)), gate);
+  Member joined = gate, asking = gate;
+  joined.state = MemberState::kWaiting;
+  asking.needs = {1};
+  for (const Member& wrong : {joined, asking}) {
+    EXPECT_EQ(decode_member(encode_member(wrong)).status().message(),
+              "a member's record holds what no store writes");
+  }
+}
+
 }  // namespace
 }  // namespace dcr

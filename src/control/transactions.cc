@@ -191,6 +191,8 @@ std::string_view role_name(Role role) {
       return "node";
     case Role::kReceiver:
       return "receiver";
+    case Role::kGate:
+      return "gate";
   }
   return "unknown";
 }
@@ -198,7 +200,7 @@ std::string_view role_name(Role role) {
 std::vector<const Member*> bound_members(const std::vector<Member>& members, VersionId committed) {
   std::vector<const Member*> bound;
   for (const Member& member : members) {
-    if (member.role == Role::kCoordinator) continue;
+    if (member.role == Role::kCoordinator || member.role == Role::kGate) continue;
     const bool admitted = member.state == MemberState::kWaiting &&
                           (member.role != Role::kReceiver || member.restored == committed);
     if (member.state == MemberState::kMember || admitted) bound.push_back(&member);
@@ -305,6 +307,11 @@ Result<Joined> join_in(ControlState* state, const JoinRequest& request) {
                       " bytes are more than the limit of " + std::to_string(kNeedsBytesMax));
   }
   DCR_ASSIGN(Member* const member, living(state, request.endpoint));
+  if (member->role == Role::kGate) {
+    return Status(Code::kInvalidArgument, text_of(request.endpoint) +
+                                              " is a gate: the receivers of its engine join, it "
+                                              "does not");
+  }
   DCR_TRY(check_restored(*member, request.restored));
   ControlRecords& records = state->records;
   const bool active = records.transition.state == AttemptState::kActive;
