@@ -23,11 +23,12 @@ LAYERS = {
     "layout": ["base", "tensor"],
     "delta": ["base", "runtime", "simd", "tensor", "codec", "source", "receiver"],
     "control": ["base", "runtime"],
-    "transport": ["base", "runtime"],
+    "channel": ["base", "runtime"],
+    "transport": ["base", "runtime", "channel"],
     "api": ["base", "runtime", "simd", "tensor", "codec", "source", "receiver", "layout", "delta",
-            "control", "transport"],
+            "control", "channel", "transport"],
     "cli": ["base", "runtime", "simd", "tensor", "codec", "source", "receiver", "layout", "delta",
-            "control", "transport", "api"],
+            "control", "channel", "transport", "api"],
 }
 COMMON_HEADERS = {"dcr/status.h", "dcr/tensor.h", "dcr/options.h", "dcr/ports.h",
                   "dcr/control.h", "dcr/transport.h"}
@@ -36,13 +37,14 @@ PUBLIC_HEADER_USERS = {"delta", "api", "cli"}
 
 # A library's headers (by prefix) and the folders that may include them. Folders: those of src/,
 # "include", "bench", "fuzz", "tests", "sim", and "test" for every x_test.cc, x_bench.cc and test_x.h.
-OS_FOLDERS = {"runtime", "cli", "bench", "fuzz", "tests", "test"}
+OS_FOLDERS = {"runtime", "channel", "cli", "bench", "fuzz", "tests", "test"}
 LIBRARIES = [
-    ("sodium", {"base"}),
+    ("sodium", {"base", "channel"}),
     ("xxhash", {"base"}),
     ("xxh3", {"base"}),
     ("spdlog/", {"base", "cli"}),
     ("sqlite3.h", {"control", "test"}),
+    ("zmq.h", {"channel"}),
     ("zstd", {"codec", "bench"}),
     ("zdict", {"codec", "bench"}),
     ("hwy/", {"simd", "bench"}),
@@ -58,8 +60,8 @@ LIBRARIES = [
     ("future", set()),
     ("random", set()),
     ("regex", set()),
-    ("mutex", {"runtime", "source", "receiver", "delta", "control", "transport", "api", "cli",
-               "bench", "test", "tests"}),
+    ("mutex", {"runtime", "source", "receiver", "delta", "control", "channel", "transport", "api",
+               "cli", "bench", "test", "tests"}),
     ("chrono", {"runtime", "cli", "bench", "test", "tests"}),
     ("iostream", {"cli", "bench", "fuzz"}),
     ("filesystem", {"bench", "fuzz", "test", "tests"}),

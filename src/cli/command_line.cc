@@ -24,8 +24,12 @@ struct Words {
   std::string mode = "write";      // of refit
 };
 
-void add_common_options(CLI::App& command, CommandLine& line, Words& words) {
+void add_json(CLI::App& command, CommandLine& line) {
   command.add_flag("--json", line.json, "Print one JSON object on standard output, errors too");
+}
+
+void add_common_options(CLI::App& command, CommandLine& line, Words& words) {
+  add_json(command, line);
   command
       .add_option("--threads", line.threads, "Threads to use; 0: one per processor (the default)")
       ->type_name("N")
@@ -146,6 +150,22 @@ void add_refit(CLI::App& app, CommandLine& line, Words& words) {
   refit->callback([&line] { line.command = Command::kRefit; });
 }
 
+void add_keygen(CLI::App& app, CommandLine& line) {
+  CLI::App* keygen = app.add_subcommand(
+      "keygen", "Make the key pair of one endpoint: its secret, and its line of allow-lists");
+  keygen->add_option("NAME", line.endpoint, "The endpoint: letters, digits, '.', '_' and '-'")
+      ->required()
+      ->type_name("");
+  keygen
+      ->add_option("-o,--output", line.output,
+                   "The directory for NAME.key, the secret, and NAME.pub, the line")
+      ->required()
+      ->type_name("DIRECTORY");
+  add_force(*keygen, line);
+  add_json(*keygen, line);
+  keygen->callback([&line] { line.command = Command::kKeygen; });
+}
+
 Status usage(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
 
 // Splits the paths of apply and checks that it has one place to write to.
@@ -212,6 +232,7 @@ Result<CommandLine> parse_command_line(int argc, const char* const* argv) {
   add_verify(app, line, words);
   add_inspect(app, line, words);
   add_refit(app, line, words);
+  add_keygen(app, line);
   try {
     app.parse(reversed_arguments(argc, argv));
   } catch (const CLI::Success& success) {
@@ -253,6 +274,8 @@ std::string_view command_name(Command command) {
       return "inspect";
     case Command::kRefit:
       return "refit";
+    case Command::kKeygen:
+      return "keygen";
   }
   return "";
 }

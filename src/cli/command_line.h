@@ -11,7 +11,7 @@
 
 namespace dcr {
 
-enum class Command : std::uint8_t { kText, kDiff, kApply, kVerify, kInspect, kRefit };
+enum class Command : std::uint8_t { kText, kDiff, kApply, kVerify, kInspect, kRefit, kKeygen };
 
 struct CommandLine {
   Command command = Command::kText;
@@ -20,7 +20,8 @@ struct CommandLine {
   std::string old_path, new_path;              // kDiff, kRefit; kVerify compares these two
   std::vector<std::string> deltas;             // kApply: the chain in its order; kInspect: one
   std::string base;                            // kApply
-  std::string output;                          // kDiff; kApply unless in place
+  std::string endpoint;                        // kKeygen: whose key
+  std::string output;                          // kDiff; kApply unless in place; kKeygen
   bool in_place = false;                       // kApply
   bool compare_files = false;                  // kVerify
   RefitLayout owners = RefitOptions().owners;  // kRefit

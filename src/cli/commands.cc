@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "channel/keys.h"
 #include "cli/inspect_text.h"
 #include "cli/json.h"
 #include "cli/refit_text.h"
@@ -12,6 +13,7 @@
 #include "dcr/delta.h"
 #include "dcr/refit.h"
 #include "runtime/clock.h"
+#include "runtime/file.h"
 
 namespace dcr {
 namespace {
@@ -150,7 +152,8 @@ Result<Outcome> call(const CommandLine& line, const DeltaOptions& options,
       return verify_outcome(line, result, measure());
     }
     case Command::kRefit:
-      break;  // has options of its own
+    case Command::kKeygen:
+      break;  // have options of their own
     case Command::kInspect: {
       DCR_ASSIGN(auto result, inspect(line.deltas.front(), options));
       return inspect_outcome(line, result, measure());
@@ -196,11 +199,23 @@ Result<Outcome> call_refit(const CommandLine& line, const CancelToken* cancel,
   return outcome;
 }
 
+Result<Outcome> call_keygen(const CommandLine& line, const std::function<double()>& seconds) {
+  const double start = seconds();
+  DCR_ASSIGN(const MadeKeys made,
+             make_key_files(posix_file_system(), line.output, line.endpoint, line.force));
+  const Measured measured{seconds() - start, 0, peak_rss_bytes()};
+  Outcome outcome;
+  outcome.text = line.json ? keygen_json(line.endpoint, made, measured)
+                           : allow_list_line(line.endpoint, made.public_key);
+  return outcome;
+}
+
 }  // namespace
 
 Result<Outcome> run_command(const CommandLine& line, const CancelToken* cancel,
                             const std::function<double()>& seconds, ProgressReporter& progress) {
   if (line.command == Command::kRefit) return call_refit(line, cancel, seconds, progress);
+  if (line.command == Command::kKeygen) return call_keygen(line, seconds);
   DeltaOptions options;
   options.memory_bytes_max = line.memory_bytes_max;
   options.threads = line.threads;

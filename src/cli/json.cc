@@ -180,6 +180,17 @@ std::string refit_json(const RefitResult& result, const Measured& measured) {
   return print(json);
 }
 
+std::string keygen_json(const std::string& endpoint, const MadeKeys& made,
+                        const Measured& measured) {
+  Json json;
+  json["name"] = endpoint;
+  json["public_key"] = key_text(made.public_key);
+  json["secret_file"] = made.secret_path;
+  json["public_file"] = made.public_path;
+  add_measured(json, measured);
+  return print(json);
+}
+
 std::string error_json(const Status& error) {
   Json json;
   json["code"] = code_name(error.code());

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "channel/keys.h"
 #include "cli/commands.h"
 #include "dcr/delta.h"
 #include "dcr/refit.h"
@@ -17,6 +18,8 @@ std::string apply_json(const CommandLine& line, const ApplyResult& result,
 std::string verify_json(const VerifyResult& result, const Measured& measured);
 std::string inspect_json(const InspectResult& result, const Measured& measured);
 std::string refit_json(const RefitResult& result, const Measured& measured);
+std::string keygen_json(const std::string& endpoint, const MadeKeys& made,
+                        const Measured& measured);
 
 // {"error": {"code", "message", "tensor"?}}
 std::string error_json(const Status& error);

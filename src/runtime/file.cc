@@ -200,6 +200,7 @@ class PosixFileSystem final : public FileSystem {
     result.size = static_cast<std::uint64_t>(info.st_size);
     result.permissions = static_cast<std::uint32_t>(info.st_mode) & 07777;
     result.links = static_cast<std::uint64_t>(info.st_nlink);
+    result.owner = static_cast<std::uint32_t>(info.st_uid);
     result.device = static_cast<std::uint64_t>(info.st_dev);
     result.inode = static_cast<std::uint64_t>(info.st_ino);
     return result;

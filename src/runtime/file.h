@@ -44,6 +44,7 @@ struct FileInfo {
   std::uint64_t size = 0;
   std::uint32_t permissions = 0;  // the low 12 bits of st_mode
   std::uint64_t links = 0;
+  std::uint32_t owner = 0;              // user id
   std::uint64_t device = 0, inode = 0;  // together: the file itself, by whatever path
 };
 

@@ -1,6 +1,7 @@
 // What every FileSystem does alike, run on each: the operating system's, the one in memory, and
 // the latter inside the decorator that injects faults (with none).
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -210,6 +211,7 @@ TEST_P(FileSystemTest, InfoTellsOneFileFromAnother) {
   const auto a = files().info(at("a"), true), b = files().info(at("b"), true);
   ASSERT_TRUE(a.ok() && b.ok());
   EXPECT_NE(a->inode, b->inode);
+  EXPECT_EQ(a->owner, ::geteuid());
   EXPECT_EQ(files().info(at("c/../a"), true)->inode, a->inode);
   EXPECT_EQ(files().info(at("c/.."), true)->inode, files().info(directory_, true)->inode);
   ASSERT_TRUE(files().rename(at("a"), at("b")).ok());

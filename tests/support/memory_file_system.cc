@@ -1,5 +1,7 @@
 #include "tests/support/memory_file_system.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <mutex>
@@ -405,6 +407,7 @@ Result<FileInfo> MemoryFileSystem::info(const std::string& path, bool follow) {
   if (node == nullptr) return memory_error("examine", path, error);
   FileInfo info{node->kind, node->bytes.size(), node->permissions, node->links};
   info.device = 1;
+  info.owner = ::geteuid();
   info.inode = reinterpret_cast<std::uintptr_t>(node.get());
   return info;
 }
