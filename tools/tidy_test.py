@@ -44,10 +44,13 @@ class TidyTest(unittest.TestCase):
         self.fires({"src/simd/a.h": header('#include "dcr/delta.h"\n')}, "[layers]")
         self.fires({"include/dcr/a.h": header('#include "base/a.h"\n')}, "[layers]", "public")
         self.fires({"src/base/a.h": header('#include "tests/support/a.h"\n')}, "[layers]")
+        self.fires({"src/protocol/a.h": header('#include "control/a.h"\n')}, "[layers]")
+        self.fires({"src/codec/a_test.cc": '#include "control/a.h"\n'}, "[layers]")
         self.clean({"src/source/a.h": header('#include "source/b.h"\n#include "codec/c.h"\n'
                                              '#include "dcr/status.h"\n'),
                     "src/cli/a.h": header('#include "dcr/delta.h"\n'),
                     "src/base/a_test.cc": '#include "tests/support/a.h"\n',
+                    "src/protocol/a_test.cc": '#include "control/a.h"\n',
                     "bench/a.h": header('#include "delta/a.h"\n')})
 
     def test_libraries(self):

@@ -45,6 +45,9 @@ struct VersionId {
   bool operator==(const VersionId&) const = default;
 };
 
+// Every version but the base was committed by an attempt, and each attempt commits at most one.
+bool plausible(VersionId id);
+
 // K: changed by `commit` only.
 struct CommitRecord {
   VersionId id;
@@ -66,6 +69,9 @@ struct Candidate {
   std::uint64_t counter = 0;
   bool operator==(const Candidate&) const = default;
 };
+
+// What labels may be: kInvalidArgument says what is wrong.
+Status check_label(const std::string& label);
 
 enum class AttemptState : std::uint8_t { kNone = 0, kActive = 1, kObsolete = 2, kCommitted = 3 };
 

@@ -37,12 +37,6 @@ Result<ControlRecords> abort_in(ControlState* state, std::uint64_t token);
 // The members, ascending by name.
 std::vector<Member> member_list(const ControlState& state);
 
-// What labels may be: kInvalidArgument says what is wrong.
-Status check_label(const std::string& label);
-
-// Every version but the base was committed by an attempt, and each attempt commits at most one.
-bool plausible(VersionId id);
-
 // That records that were read fit together, as they do after every transaction. Error: kCorrupt.
 Status check_records(const ControlRecords& records, std::uint64_t incarnations);
 

@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/assert.h"
 #include "dcr/control.h"
 #include "dcr/status.h"
 
@@ -54,6 +55,15 @@ struct ControlReply {
                LeaderRow, TransitionRecord>
       value;
 };
+
+// The value of an answer. REQUIRES: the status is ok, and T is what the request's operation
+// returns.
+template <typename T>
+const T& control_value(const ControlReply& reply) {
+  const T* const value = std::get_if<T>(&reply.value);
+  DCR_ASSERT(value != nullptr);
+  return *value;
+}
 
 // Carries a request out; blocks as the control plane does.
 ControlReply call_control(ControlPlane& control, const ControlRequest& request);

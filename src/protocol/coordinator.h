@@ -1,5 +1,5 @@
-// The coordinator (paper Algorithm B.2, B.1; DESIGN §8): follows the leader until that stands still,
-// then leads: waits for every owner's candidate, and drives attempts until one is committed.
+// The coordinator (paper Algorithm B.2, B.1; DESIGN §8): follows the leader until that stands
+// still, then leads: waits for every owner's candidate, and drives attempts until one is committed.
 //
 // A takeover is nothing special: claiming makes an active attempt obsolete; the new leader stops it
 // wherever it is bound, and owners, which still wait, are asked for the next one.
@@ -30,7 +30,8 @@ struct CoordinatorProgress {
   std::uint64_t attempt = 0;
   VersionId base;
   AttemptMode mode = AttemptMode::kMixed;
-  const char* phase = "";  // "prepare", "stream", "close_gate", "apply", "commit", "baseline", "stop", …
+  const char* phase =
+      "";  // "prepare", "stream", "close_gate", "apply", "commit", "baseline", "stop", …
   std::uint64_t done = 0, of = 0;  // endpoints that the phase waits for
   std::string waits_for;           // one of them, by name
 };

@@ -1,7 +1,7 @@
 // Control messages between the parts of a run (paper Table B.1; DESIGN §8; docs/PROTOCOL.md). They
-// may be lost, repeated, delayed and reordered at will: every machine repeats what it waits for, and
-// takes what it did already as done. An envelope around each says run, sender and addressee, both
-// with their incarnations; a message of another run or incarnation never gets here.
+// may be lost, repeated, delayed and reordered at will: every machine repeats what it waits for,
+// and takes what it did already as done. An envelope around each says run, sender and addressee,
+// both with their incarnations; a message of another run or incarnation never gets here.
 //
 // Bytes are hostile until decode_message has taken them whole. Thread safety: values.
 #pragma once
@@ -28,8 +28,8 @@ inline constexpr std::uint64_t kMessageTextBytesMax = 4096;  // of a reason; lon
 inline constexpr std::uint64_t kMessageTensorsMax = std::uint64_t{1} << 21;
 inline constexpr std::uint64_t kMessageDigestsMax = std::uint64_t{1} << 19;
 
-// Payload streams (DESIGN §8 rule 9): those of attempts, and those that bring the committed baseline
-// to a receiver which restores. Each kind has keys of its own.
+// Payload streams (DESIGN §8 rule 9): those of attempts, and those that bring the committed
+// baseline to a receiver which restores. Each kind has keys of its own.
 struct StreamId {
   bool restore = false;
   std::uint64_t number = 0;  // τ; of a restore of version v: v + 1, for numbers begin at 1
@@ -49,8 +49,9 @@ Status status_of(const Failure& failure);
 
 // ---- owners → coordinator
 
-// The trainer calls refit: the owner's weights are a candidate that stays as it is until RefitEnded.
-// Repeated until then. The coordinator begins when every owner has said so, under one label.
+// The trainer calls refit: the owner's weights are a candidate that stays as it is until
+// RefitEnded. Repeated until then. The coordinator begins when every owner has said so, under one
+// label.
 struct RefitRequest {
   Candidate candidate;
   std::string label;
@@ -197,8 +198,8 @@ struct PayloadsSent {
 };
 
 // From a receiver to its node: it has taken every payload whose order number is below `next`
-// (number × owners + owner), and has room for `payloads` more of `bytes` decoded bytes, the next one
-// always. Repeated while it waits; it begins a stream.
+// (number × owners + owner), and has room for `payloads` more of `bytes` decoded bytes, the next
+// one always. Repeated while it waits; it begins a stream.
 struct Credit {
   StreamId stream;
   std::uint64_t next = 0;
@@ -263,8 +264,8 @@ struct GateIsClosed {
   std::uint64_t sequence = 0;  // of the GateClose
   bool operator==(const GateIsClosed&) const = default;
 };
-// The sender's storage is this version, whole, and nobody writes to it before its next GateClose was
-// answered; or (nothing) it is no version. Sent to one incarnation of the gate only, which the
+// The sender's storage is this version, whole, and nobody writes to it before its next GateClose
+// was answered; or (nothing) it is no version. Sent to one incarnation of the gate only, which the
 // sender knows from GateState: a gate that started anew must not believe what was true before.
 struct GateProof {
   std::uint64_t sequence = 0;
@@ -274,8 +275,8 @@ struct GateProof {
 // From a gate to its receivers, at its start and whenever it changes or is asked by a proof.
 struct GateState {
   bool open = false;
-  VersionId serving;   // while open
-  std::string reason;  // while closed: why
+  VersionId serving;           // while open
+  std::string reason;          // while closed: why
   std::uint64_t sequence = 0;  // the last of the addressee's that it has; 0: none
   bool operator==(const GateState&) const = default;
 };
@@ -309,7 +310,8 @@ const char* message_name(const Message& message);
 
 // Format: docs/PROTOCOL.md "Messages".
 Bytes encode_message(const Message& message);
-// Errors: kCorrupt, kUnsupported (another message version), kTooLarge; each names message and field.
+// Errors: kCorrupt, kUnsupported (another message version), kTooLarge; each names message and
+// field.
 Result<Message> decode_message(ByteSpan bytes);
 
 // What the join of each role says of itself (Member::needs).
