@@ -77,9 +77,11 @@ struct Waits {
   Milliseconds cleanup_ms = 60'000;
   Milliseconds join_hold_ms = 30'000;  // a join that was overtaken holds the next prepare back
   Milliseconds membership_ms =
-      30'000;                         // a serving engine that cannot read the control plane closes
-  Milliseconds restore_ms = 600'000;  // a restore without progress begins anew
-  std::uint64_t attempts_max = 5;     // of a transition; then the operator is called
+      30'000;  // a serving engine that cannot read the control plane closes
+  // A restore without progress begins anew; a receiver whose bits no attempt made whole restores.
+  Milliseconds restore_ms = 600'000;
+  Milliseconds restore_again_ms = 5'000;  // a restore that failed begins anew after it
+  std::uint64_t attempts_max = 5;         // of a transition; then the operator is called
 };
 
 }  // namespace dcr

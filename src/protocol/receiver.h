@@ -1,8 +1,13 @@
 // The protocol's side of a receiver (paper B.1, B.2; DESIGN §8 rules 3–7, 11): proves or restores
 // the committed version, joins, applies attempts while its gate is closed, and says what it holds.
+//
+// It closes its gate whenever it gets an incarnation, and writes to parameters only while it knows
+// the gate to be closed. An incarnation that finds itself barred, or whose restore was overtaken,
+// ends by itself and another begins: `incarnation` changes, Ended comes for the operator only.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -33,7 +38,8 @@ struct ReceiverEndpointOptions {
 struct CheckBase {
   std::vector<std::vector<Digest>> digests;
 };
-// Receiver::begin_attempt. Writes nothing to parameters.
+// Receiver::begin_attempt. Writes nothing to parameters. A restore's header has the stream's number
+// as its attempt and the version as base and target; its run is the shell's business.
 struct BeginStream {
   StreamId stream;
   AttemptHeader header;
@@ -65,7 +71,13 @@ struct StopApplying {
 
 struct ReceiverWorkDone {
   enum class Kind : std::uint8_t {
-    kCheckBase, kBeginStream, kIngestPayload, kEndOfOwner, kApplyQueued, kFinishStream, kStopApplying
+    kCheckBase,
+    kBeginStream,
+    kIngestPayload,
+    kEndOfOwner,
+    kApplyQueued,
+    kFinishStream,
+    kStopApplying
   };
   Kind kind = Kind::kCheckBase;
   StreamId stream;
@@ -82,6 +94,7 @@ struct PayloadHandedOver {
   StreamId stream;
   std::uint32_t owner = 0;
   std::uint64_t number = 0;
+  std::uint64_t bytes = 0;  // decoded
 };
 
 using ReceiverEvent = std::variant<Started, TimePassed, MessageArrived, ControlAnswered,
@@ -91,14 +104,23 @@ using ReceiverEffect =
                  EndOfOwner, ApplyQueued, FinishStream, StopApplying>;
 
 class ReceiverEndpoint {
+  class Machine;
+
  public:
+  // REQUIRES: at least one owner.
   explicit ReceiverEndpoint(ReceiverEndpointOptions options);
+  ~ReceiverEndpoint();
+  ReceiverEndpoint(ReceiverEndpoint&&) noexcept;
+  ReceiverEndpoint& operator=(ReceiverEndpoint&&) noexcept;
 
   void step(const ReceiverEvent& event, Milliseconds now, std::vector<ReceiverEffect>* effects);
   Milliseconds wake_at() const;
 
   std::uint64_t incarnation() const;
   StatusReply status() const;
+
+ private:
+  std::unique_ptr<Machine> machine_;
 };
 
 }  // namespace dcr
