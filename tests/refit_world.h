@@ -6,6 +6,7 @@
 #include <cstring>
 #include <deque>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -153,13 +154,21 @@ class RefitWorld {
 
   Result<Payloads> prepare(Attempt attempt) {
     attempt.needs = needs();
-    std::vector<Sink> sinks(owners_.size());
-    std::vector<PayloadSink*> pointers;
-    for (Sink& sink : sinks) pointers.push_back(&sink);
-    DCR_ASSIGN(prepared, group_->prepare(attempt, pointers));
-    Payloads payloads;
-    for (Sink& sink : sinks) payloads.push_back(std::move(sink.payloads));
-    return payloads;
+    return collect([&](std::span<PayloadSink* const> sinks) -> Status {
+      DCR_ASSIGN(prepared, group_->prepare(attempt, sinks));
+      return {};
+    });
+  }
+
+  // What owners' baselines are, whole.
+  Result<Payloads> restore(const RestoreHeader& header) {
+    return collect([&](std::span<PayloadSink* const> sinks) {
+      return group_->restore(header, sinks).status();
+    });
+  }
+
+  const std::vector<std::vector<OwnerBox>>& owner_boxes() const {
+    return options_.receivers.owners;
   }
 
   OwnerGroup& group() { return *group_; }
@@ -232,6 +241,17 @@ class RefitWorld {
     WorldModel model;
     std::unique_ptr<Receiver> receiver;
   };
+
+  template <typename Send>
+  Result<Payloads> collect(Send send) {
+    std::vector<Sink> sinks(owners_.size());
+    std::vector<PayloadSink*> pointers;
+    for (Sink& sink : sinks) pointers.push_back(&sink);
+    DCR_TRY(send(std::span<PayloadSink* const>(pointers)));
+    Payloads payloads;
+    for (Sink& sink : sinks) payloads.push_back(std::move(sink.payloads));
+    return payloads;
+  }
 
   Status make_owners(Layout layout) {
     DCR_ASSIGN(const OwnerPlan plan, OwnerPlan::make(catalogue_, std::move(layout)));

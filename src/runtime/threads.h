@@ -17,6 +17,8 @@ class CancelToken {
  public:
   void cancel() { cancelled_.store(true, std::memory_order_relaxed); }
   bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
+  // For the next work. REQUIRES: what was asked to stop has ended.
+  void reset() { cancelled_.store(false, std::memory_order_relaxed); }
 
  private:
   std::atomic<bool> cancelled_{false};

@@ -24,6 +24,14 @@ struct Attempt {
   std::vector<Need> needs;                           // by canonical tensor; empty: any of each
 };
 
+// A stream that brings a version whole to receivers that restore it. Payloads say that they go from
+// the version to itself.
+struct RestoreHeader {
+  Digest run{};
+  std::uint64_t attempt = 0;  // by which payloads name the stream
+  std::uint64_t version = 0;
+};
+
 // What one owner made of an attempt.
 struct PrepareResult {
   PipelineResult pipeline;  // payloads, items, bytes; `changed` is all entries but those of kDense
@@ -55,5 +63,7 @@ inline constexpr const char* kStageConvert = "convert";
 inline constexpr const char* kStageAssemble = "assemble";
 inline constexpr const char* kStageCommit = "commit";
 inline constexpr const char* kStageInitialize = "initialize";
+inline constexpr const char* kStageRestore = "restore";
+inline constexpr const char* kStageDigest = "digest";
 
 }  // namespace dcr

@@ -80,13 +80,20 @@ Status Owner::plan(const std::string& arena_path) {
 
 std::vector<std::pair<std::uint32_t, ItemBox>> Owner::item_boxes() const {
   std::vector<std::pair<std::uint32_t, ItemBox>> boxes;
-  for (const Piece& piece : plan_.pieces) {
-    if (piece.tensor != kNoTensor) boxes.emplace_back(piece.tensor, piece.box);
-  }
-  for (const ResidualPiece& piece : geometry_->residual()) {
-    if (piece.to == input_.rank) boxes.emplace_back(piece.tensor, piece.box);
-  }
+  for (BaselinePiece& piece : baseline_pieces())
+    boxes.emplace_back(piece.tensor, std::move(piece.box));
   return boxes;
+}
+
+std::vector<BaselinePiece> Owner::baseline_pieces() const {
+  std::vector<BaselinePiece> pieces;
+  for (std::size_t i = 0; i < plan_.pieces.size(); ++i) {
+    const Piece& piece = plan_.pieces[i];
+    if (piece.tensor == kNoTensor) continue;
+    pieces.push_back({piece.tensor, piece.width, piece.box, plan_.sources[i].arena_offset});
+  }
+  residual_->add_baseline_pieces(&pieces);
+  return pieces;
 }
 
 const TensorView& Owner::view_of(const SourcePiece& source) const {

@@ -19,6 +19,7 @@
 #include "runtime/clock.h"
 #include "runtime/threads.h"
 #include "source/attempt.h"
+#include "source/baseline.h"
 #include "source/geometry.h"
 #include "source/pipeline.h"
 #include "source/residual_share.h"
@@ -43,6 +44,9 @@ class Owner final : private PieceSource {
   const OwnerSizes& sizes() const { return sizes_; }
   // The canonical boxes of its items: those it projects and those of residual tensors that it owns.
   std::vector<std::pair<std::uint32_t, ItemBox>> item_boxes() const;
+  // Of the same pieces, in the same order, where the arena keeps the baseline's words.
+  std::vector<BaselinePiece> baseline_pieces() const;
+  const Arena& arena() const { return arena_; }
 
   // Whether the baseline is that of a version, and which. A baseline becomes void when the
   // candidate changed while it had to stay fixed; the next commit after a dense attempt mends it.

@@ -1,6 +1,7 @@
 #include "source/owner_group.h"
 
 #include <algorithm>
+#include <deque>
 #include <utility>
 
 #include "runtime/ordered_map.h"
@@ -172,31 +173,37 @@ Status OwnerGroup::initialize(std::uint64_t version) {
   return status;
 }
 
-Status OwnerGroup::check_attempt(const Attempt& attempt, std::size_t sinks) const {
-  const std::size_t tensors = geometry().catalogue().size();
-  if (!attempt.needs.empty() && attempt.needs.size() != tensors) {
-    return {Code::kInvalidArgument, "needs of " + std::to_string(attempt.needs.size()) +
-                                        " tensors for a catalogue of " + std::to_string(tensors)};
-  }
-  if (sinks != owners_.size()) {
-    return {Code::kInvalidArgument,
-            std::to_string(sinks) + " sinks for " + std::to_string(owners_.size()) + " owners"};
-  }
-  return {};
-}
-
-Result<std::vector<PrepareResult>> OwnerGroup::prepare(const Attempt& attempt,
-                                                       std::span<PayloadSink* const> sinks) {
-  DCR_TRY(check_attempt(attempt, sinks.size()));
+BucketOptions OwnerGroup::bucket_options() const {
   BucketOptions buckets;
   buckets.bytes = options_.bucket_bytes;
   buckets.raw_bytes_max = memory_.raw_bytes_max;
   buckets.sealing = memory_.sealing;
   buckets.key = options_.key;
   buckets.spans = options_.spans;
+  return buckets;
+}
+
+Status OwnerGroup::check_sinks(std::size_t sinks) const {
+  if (sinks == owners_.size()) return {};
+  return {Code::kInvalidArgument,
+          std::to_string(sinks) + " sinks for " + std::to_string(owners_.size()) + " owners"};
+}
+
+Status OwnerGroup::check_attempt(const Attempt& attempt, std::size_t sinks) const {
+  const std::size_t tensors = geometry().catalogue().size();
+  if (!attempt.needs.empty() && attempt.needs.size() != tensors) {
+    return {Code::kInvalidArgument, "needs of " + std::to_string(attempt.needs.size()) +
+                                        " tensors for a catalogue of " + std::to_string(tensors)};
+  }
+  return check_sinks(sinks);
+}
+
+Result<std::vector<PrepareResult>> OwnerGroup::prepare(const Attempt& attempt,
+                                                       std::span<PayloadSink* const> sinks) {
+  DCR_TRY(check_attempt(attempt, sinks.size()));
   converted_.clear();
   for (std::size_t i = 0; i < owners_.size(); ++i) {
-    owners_[i]->begin_prepare(attempt, executor_, buckets, *sinks[i]);
+    owners_[i]->begin_prepare(attempt, executor_, bucket_options(), *sinks[i]);
   }
   Status status = construct(attempt);
   std::vector<PrepareResult> results;
@@ -277,6 +284,56 @@ Status OwnerGroup::update_baselines() {
     if (changed[i] != 0) pieces.push_back(converted_[i]);
   }
   return run_rounds(pieces, status);
+}
+
+Status OwnerGroup::check_baseline(std::uint64_t version) const {
+  for (const Owner* owner : owners_) {
+    if (owner->baseline_version() == version) continue;
+    return {Code::kMismatch,
+            "owner " + std::to_string(owner->rank()) + ": its baseline is " +
+                (owner->baseline_valid()
+                     ? "that of version " + std::to_string(*owner->baseline_version())
+                     : "void until the next commit") +
+                ", and version " + std::to_string(version) + " is asked for"};
+  }
+  return {};
+}
+
+Result<std::vector<PipelineResult>> OwnerGroup::restore(const RestoreHeader& header,
+                                                        std::span<PayloadSink* const> sinks) {
+  DCR_TRY(check_sinks(sinks.size()));
+  DCR_TRY(check_baseline(header.version));
+  std::deque<BaselineReader> readers;
+  std::deque<Buckets> buckets;
+  std::vector<Lane> lanes;
+  for (std::size_t i = 0; i < owners_.size(); ++i) {
+    const Owner& owner = *owners_[i];
+    readers.emplace_back(owner.arena(), owner.baseline_pieces());
+    const PayloadHeader payload = restore_payload_header(header, owner.geometry(), owner.rank());
+    buckets.emplace_back(executor_, bucket_options(), payload, *sinks[i]);
+    lanes.push_back(readers.back().sending(&buckets.back(), owner.rank()));
+  }
+  DCR_TRY(scan(lanes, kStageRestore));
+  std::vector<PipelineResult> results;
+  for (Buckets& of_owner : buckets) {
+    DCR_TRY(of_owner.finish());
+    results.push_back(of_owner.result());
+  }
+  return results;
+}
+
+Result<std::vector<std::vector<Digest>>> OwnerGroup::baseline_digests(std::uint64_t version) {
+  DCR_TRY(check_baseline(version));
+  std::deque<BaselineReader> readers;
+  std::vector<Lane> lanes;
+  for (const Owner* owner : owners_) {
+    readers.emplace_back(owner->arena(), owner->baseline_pieces());
+    lanes.push_back(readers.back().digesting(owner->rank()));
+  }
+  DCR_TRY(scan(lanes, kStageDigest));
+  std::vector<std::vector<Digest>> digests;
+  for (BaselineReader& reader : readers) digests.push_back(reader.take_digests());
+  return digests;
 }
 
 void OwnerGroup::drop_attempt() {

@@ -28,6 +28,7 @@ struct OwnerOptions {
   // Working memory of all owners of the group, beside their baselines and the weights.
   std::uint64_t memory_bytes_max = 2 * kGiB;
   Bytes key;  // of payloads' digests; see Payload::read
+  // Makes what runs end with kCancelled; the group may be used again once the token is reset.
   const CancelToken* cancel = nullptr;
   // Called on the calling thread with bytes of pieces; may be empty.
   std::function<void(const char* stage, std::uint64_t bytes)> progress;
@@ -74,6 +75,19 @@ class OwnerGroup {
   // kMismatch.
   Status commit(std::uint64_t version);
 
+  // Sends the baseline whole, for receivers that restore it: every owner of the group all that it
+  // owns, projected and residual tensors alike, as dense overwrites that are read from the baseline
+  // and never from the weights; sinks[i] is that of owner i, whose payloads are numbered from 0.
+  // Equal baselines give equal payloads. Meets no other process, and changes nothing: a candidate
+  // may be open and an attempt prepared. Error kMismatch: some owner has no baseline of that
+  // version, or of no version.
+  Result<std::vector<PipelineResult>> restore(const RestoreHeader& header,
+                                              std::span<PayloadSink* const> sinks);
+
+  // Of each owner, in the order of its item_boxes(), the tensor_digest of each box's words in its
+  // baseline, in the box's order: what receivers prove a base checkpoint by. Otherwise as restore.
+  Result<std::vector<std::vector<Digest>>> baseline_digests(std::uint64_t version);
+
   // Ends an attempt that will not be committed. The next one may be about the same candidate.
   void drop_attempt();
 
@@ -81,10 +95,13 @@ class OwnerGroup {
   const Geometry& geometry() const { return owners_[0]->geometry(); }
   bool residual() const { return !geometry().groups().empty(); }
   Status scan(std::span<const Lane> lanes, const char* stage);
+  BucketOptions bucket_options() const;
+  Status check_baseline(std::uint64_t version) const;
   Status reduce(std::span<std::uint8_t> flags);
   Status meet(const Status& status);
   Status convert(std::span<const std::uint32_t> round);
   Status run_rounds(std::span<const std::uint32_t> pieces, Status status);
+  Status check_sinks(std::size_t sinks) const;
   Status check_attempt(const Attempt& attempt, std::size_t sinks) const;
   Status construct(const Attempt& attempt);
   Status update_baselines();

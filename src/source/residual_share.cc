@@ -45,6 +45,13 @@ ResidualShare::ResidualShare(std::shared_ptr<const Geometry> geometry, std::uint
   });
 }
 
+void ResidualShare::add_baseline_pieces(std::vector<BaselinePiece>* pieces) const {
+  for (const State& state : states_) {
+    const ResidualPiece& piece = geometry_->residual()[state.piece];
+    pieces->push_back({piece.tensor, piece.width, piece.box, state.arena_offset});
+  }
+}
+
 void ResidualShare::begin(const Phase& phase) {
   phase_ = phase;
   waiting_.clear();

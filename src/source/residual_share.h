@@ -15,6 +15,7 @@
 #include "dcr/status.h"
 #include "runtime/arena.h"
 #include "runtime/clock.h"
+#include "source/baseline.h"
 #include "source/buckets.h"
 #include "source/geometry.h"
 
@@ -37,6 +38,9 @@ class ResidualShare final : public PartSink {
   std::uint64_t arena_bytes() const { return arena_bytes_; }
   std::uint64_t words() const { return words_; }
   std::uint64_t bytes() const { return bytes_; }
+  // In the order of Geometry::residual.
+  void add_baseline_pieces(std::vector<BaselinePiece>* pieces) const;
+
   // Starts a phase of attempt `attempt`: parts of another are refused. kCompare: `has_baseline`
   // false compares with nothing; `dense` sends everything; `needs` may be empty.
   struct Phase {
