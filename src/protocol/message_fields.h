@@ -83,6 +83,7 @@ void fields(Io& io, typename Io::template Of<RefitRequest>& message) {
   io.label("label", message.label);
   io.optional("baseline", message.baseline, kFields);
   io.flag("asynchronous", message.asynchronous);
+  io.number("call", message.call, 1);
 }
 template <typename Io>
 void fields(Io& io, typename Io::template Of<Sent>& message) {
@@ -177,6 +178,7 @@ void fields(Io& io, typename Io::template Of<RefitEnded>& message) {
   io.number("attempts", message.attempts);
   io.list("without baseline", message.without_baseline, kEndpointsMax,
           [](auto& list, auto& name) { list.name("name", name); });
+  io.number("call", message.call, 1);
 }
 
 // ---- everybody bound → coordinator

@@ -57,6 +57,7 @@ struct RefitRequest {
   std::string label;
   std::optional<VersionId> baseline;  // that the owner has; without K's it goes dense
   bool asynchronous = false;          // all owners say the same
+  std::uint64_t call = 1;             // counts the incarnation's refits: candidates may come again
   bool operator==(const RefitRequest&) const = default;
 };
 
@@ -138,6 +139,7 @@ struct RefitEnded {
   std::optional<Failure> failure;  // nothing: `committed` is this refit's
   std::uint64_t attempts = 0;
   std::vector<std::string> without_baseline;  // owners that are dense next time
+  std::uint64_t call = 1;                     // of the addressee's request
   bool operator==(const RefitEnded&) const = default;
 };
 

@@ -29,7 +29,7 @@ inline std::vector<Message> sample_messages() {
   prepare.receivers = {{{"receiver-0", 12}, "engine-0", "node-1"},
                        {{"receiver-1", 13}, "engine-0", "node-0"}};
   prepare.needs = {Need::kAny, Need::kAny, Need::kDense, Need::kSkip};
-  return {RefitRequest{candidate, "step 8", version, true},
+  return {RefitRequest{candidate, "step 8", version, true, 2},
           Sent{300, AttemptMode::kDense, 5, 6000, 70, 8},
           BaselineUpdated{version, failure},
           CleanedUp{300},
@@ -40,7 +40,7 @@ inline std::vector<Message> sample_messages() {
           StopAndWait{300},
           Cleanup{300},
           Look{},
-          RefitEnded{candidate, {version, "step 8"}, failure, 2, {"owner-1"}},
+          RefitEnded{candidate, {version, "step 8"}, failure, 2, {"owner-1"}, 3},
           Prepared{300},
           AttemptFailed{300, true, failure},
           Stopped{300},
