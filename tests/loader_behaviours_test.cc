@@ -106,10 +106,10 @@ std::string try_behaviour(const Case& test) {
   const ItemBox box = ItemBox::range(0, catalogue[0].words);
   EncodedItem item = whole_item(0, width, box, after.bytes);
   ItemEncoder encoder;
-  if (one.need == TensorNeed::kAny || one.need == TensorNeed::kOverwrite) {
+  if (one.need == Need::kAny || one.need == Need::kOverwrite) {
     EXPECT_TRUE(encode_case(
         &encoder, {width, box, before.bytes, after.bytes}, 0,
-        one.need == TensorNeed::kAny ? EncodingChoice::kXor : EncodingChoice::kOverwrite, &item));
+        one.need == Need::kAny ? EncodingChoice::kXor : EncodingChoice::kOverwrite, &item));
   }
   EXPECT_TRUE(receiver.ingest(seal_payload(header, {item}).bytes).ok());
   EXPECT_TRUE(receiver.end_of_owner(0, 1).ok());
@@ -174,13 +174,13 @@ TEST(LoaderBehaviours, CollectivesTakeTheScratchPath) {
 
 TEST(LoaderBehaviours, RefusedByReason) {
   EXPECT_EQ(column("normalise"),
-            "refused refused: an element of a parameter depends on several of the tensor's");
-  EXPECT_EQ(column("nan_to_num"), "refused refused: the loader erases placeholders");
-  EXPECT_EQ(column("clip"), "refused refused: the loader erases placeholders");
-  EXPECT_EQ(column("replace"), "refused refused: the loader gives a parameter another storage");
-  EXPECT_EQ(column("alternate"), "refused refused: two loads of it wrote differently");
+            "refused skip: an element of a parameter depends on several of the tensor's");
+  EXPECT_EQ(column("nan_to_num"), "refused skip: the loader erases placeholders");
+  EXPECT_EQ(column("clip"), "refused skip: the loader erases placeholders");
+  EXPECT_EQ(column("replace"), "refused skip: the loader gives a parameter another storage");
+  EXPECT_EQ(column("alternate"), "refused skip: two loads of it wrote differently");
   EXPECT_EQ(column("unannounced"),
-            "refused refused: the loader writes to target \"w\" past the hook; it no longer holds "
+            "refused skip: the loader writes to target \"w\" past the hook; it no longer holds "
             "its weights: load it again");
 }
 

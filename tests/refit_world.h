@@ -18,6 +18,7 @@
 #include "layout/reference_loader.h"
 #include "layout/shard.h"
 #include "receiver/host_memory.h"
+#include "receiver/needs.h"
 #include "receiver/receiver.h"
 #include "source/host_source_memory.h"
 #include "source/local_collective.h"
@@ -105,7 +106,9 @@ class RefitWorld {
       DCR_TRY(rank->model.load(catalogue_, truth));
       DCR_TRY(rank->receiver->prewarm());
     }
-    DCR_TRY(share_collectives());
+    std::vector<Receiver*> receivers;
+    for (const auto& rank : receivers_) receivers.push_back(rank->receiver.get());
+    DCR_TRY(share_collectives(receivers));
     for (auto& rank : receivers_) {
       for (std::uint32_t t = 0; t < catalogue_.size(); ++t) {
         const TensorClass& found = rank->receiver->classes()[t];
@@ -134,21 +137,7 @@ class RefitWorld {
   // What receivers need of owners, all together.
   std::vector<Need> needs() const {
     std::vector<Need> needs(catalogue_.size(), Need::kSkip);
-    for (std::uint32_t t = 0; t < needs.size(); ++t) {
-      bool any = false;
-      bool overwrite = false;
-      bool dense = false;
-      for (const auto& rank : receivers_) {
-        const TensorNeed need = rank->receiver->classes()[t].need;
-        any = any || need == TensorNeed::kAny;
-        overwrite = overwrite || need == TensorNeed::kOverwrite;
-        dense = dense || need == TensorNeed::kDense;
-      }
-      needs[t] = dense       ? Need::kDense
-                 : overwrite ? Need::kOverwrite
-                 : any       ? Need::kAny
-                             : Need::kSkip;
-    }
+    for (const auto& rank : receivers_) add_needs(needs_of(rank->receiver->classes()), &needs);
     return needs;
   }
 
@@ -306,20 +295,6 @@ class RefitWorld {
       DCR_ASSIGN(rank->receiver, Receiver::create(catalogue_, rank->model.front, rank->model.memory,
                                                   *executor_, options_.receivers));
       receivers_.push_back(std::move(rank));
-    }
-    return {};
-  }
-
-  // A loader that talks to other ranks needs all of them.
-  Status share_collectives() {
-    for (std::uint32_t t = 0; t < catalogue_.size(); ++t) {
-      bool collective = false;
-      for (const auto& rank : receivers_) {
-        collective = collective || rank->receiver->classes()[t].collective;
-      }
-      for (const auto& rank : receivers_) {
-        if (collective) DCR_TRY(rank->receiver->require_scratch(t));
-      }
     }
     return {};
   }

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "receiver/needs.h"
 #include "source/source_plan.h"
 
 namespace dcr {
@@ -100,7 +101,9 @@ Status RefitReceivers::prewarm(const Checkpoint& checkpoint) {
     return ranks_[i].receiver->prewarm().with_context("receiver " + std::to_string(rank));
   };
   DCR_TRY(refit_parallel(context_, kStagePrewarm, ranks(), weight, prewarm_one));
-  DCR_TRY(share_collectives());
+  std::vector<Receiver*> receivers;
+  for (const Rank& rank : ranks_) receivers.push_back(rank.receiver.get());
+  DCR_TRY(share_collectives(receivers));
   DCR_TRY(refuse());
   return refit_parallel(context_, kStageAudit, ranks(), weight, [&](std::uint64_t i) {
     const std::uint32_t rank = static_cast<std::uint32_t>(i);
@@ -113,18 +116,6 @@ Status RefitReceivers::prewarm(const Checkpoint& checkpoint) {
         })
         .with_context("receiver " + std::to_string(rank));
   });
-}
-
-// A loader that talks to other ranks needs all of them.
-Status RefitReceivers::share_collectives() {
-  for (std::uint32_t tensor = 0; tensor < context_.catalogue.size(); ++tensor) {
-    const bool collective = std::any_of(ranks_.begin(), ranks_.end(), [&](const Rank& rank) {
-      return rank.receiver->classes()[tensor].collective;
-    });
-    if (!collective) continue;
-    for (Rank& rank : ranks_) DCR_TRY(rank.receiver->require_scratch(tensor));
-  }
-  return {};
 }
 
 Status RefitReceivers::refuse() const {
@@ -143,20 +134,7 @@ Status RefitReceivers::refuse() const {
 
 std::vector<Need> RefitReceivers::needs() const {
   std::vector<Need> needs(context_.catalogue.size(), Need::kSkip);
-  for (std::uint32_t tensor = 0; tensor < needs.size(); ++tensor) {
-    bool any = false;
-    bool overwrite = false;
-    bool dense = false;
-    for (const Rank& rank : ranks_) {
-      const TensorNeed need = rank.receiver->classes()[tensor].need;
-      any = any || need == TensorNeed::kAny;
-      overwrite = overwrite || need == TensorNeed::kOverwrite;
-      dense = dense || need == TensorNeed::kDense;
-    }
-    if (any) needs[tensor] = Need::kAny;
-    if (overwrite) needs[tensor] = Need::kOverwrite;
-    if (dense) needs[tensor] = Need::kDense;
-  }
+  for (const Rank& rank : ranks_) add_needs(needs_of(rank.receiver->classes()), &needs);
   return needs;
 }
 

@@ -16,8 +16,8 @@
 #include "layout/reference_loader.h"
 #include "receiver/host_memory.h"
 #include "receiver/receiver.h"
-#include "source/geometry.h"
 #include "tensor/checkpoint.h"
+#include "tensor/need.h"
 
 namespace dcr {
 
@@ -81,7 +81,6 @@ class RefitReceivers {
 
   Result<Model> make_model(std::uint32_t rank, const std::string& name) const;
   Status load_model(const Checkpoint& checkpoint, Model& model) const;
-  Status share_collectives();
   Status refuse() const;
   Status apply_one(Rank& rank, const std::shared_ptr<const DecodedPayload>& payload) const;
   Status apply_everywhere(const std::shared_ptr<const DecodedPayload>& payload);

@@ -30,7 +30,7 @@ bool before(const Written& a, const Written& b) {
 
 void refuse(TensorClass* of, std::string reason) {
   if (of->path == TensorPath::kRefused) return;
-  *of = {TensorPath::kRefused, TensorNeed::kRefused, of->collective, std::move(reason)};
+  *of = {TensorPath::kRefused, Need::kSkip, of->collective, std::move(reason)};
 }
 
 // Whether several elements of the view lie in one word.
@@ -144,8 +144,7 @@ void settle_pairs(const Catalogue& catalogue, const std::vector<Written>& all, c
     const std::string& loaded_later = catalogue[second].name;
     if (ranges[first] == ranges[second]) {
       if (result->classes[first].path == TensorPath::kRefused) continue;
-      result->classes[first] = {TensorPath::kSkip, TensorNeed::kSkip,
-                                result->classes[first].collective,
+      result->classes[first] = {TensorPath::kSkip, Need::kSkip, result->classes[first].collective,
                                 "tensor " + quoted_name(loaded_later) + " has the same bytes"};
       result->places[first].clear();
       continue;

@@ -191,12 +191,12 @@ Bytes send(Prng& random, const Program& program, const Versions& versions,
   for (std::uint32_t tensor = 0; tensor < program.catalogue.size(); ++tensor) {
     const unsigned width = word_bytes(program.catalogue[tensor].dtype);
     const Bytes& after = versions.new_words[tensor];
-    const TensorNeed need = classes[tensor].need;
-    if (need == TensorNeed::kDense) {
+    const Need need = classes[tensor].need;
+    if (need == Need::kDense) {
       items.push_back(whole_item(tensor, width, box, after));
       continue;
     }
-    const bool overwrite = need == TensorNeed::kOverwrite;
+    const bool overwrite = need == Need::kOverwrite;
     const Encoding encoding = overwrite ? Encoding::kOverwrite : kTestEncodings[random.below(3)];
     ItemEncoder encoder;
     EncodedItem item;

@@ -19,7 +19,7 @@ namespace dcr {
 namespace {
 
 TensorClass refused(const LoadTrace& trace, std::string reason) {
-  return {TensorPath::kRefused, TensorNeed::kRefused, trace.collective, std::move(reason)};
+  return {TensorPath::kRefused, Need::kSkip, trace.collective, std::move(reason)};
 }
 
 // The digest of every byte of a storage.
@@ -254,7 +254,7 @@ class Prewarm {
     }
     const Makeup makeup = makeup_of(trace);
     if (!makeup.any && !makeup.copies) {
-      *out = {TensorPath::kSkip, TensorNeed::kSkip, trace.collective,
+      *out = {TensorPath::kSkip, Need::kSkip, trace.collective,
               "the loader writes nothing of it here"};
       return {};
     }
@@ -276,11 +276,11 @@ class Prewarm {
     if (!places) return classify_irregular(tensor);
     if (trace.collective || options_.prefer_scratch) {
       const char* why = trace.collective ? "its loader talks to other ranks" : "as configured";
-      *out = {TensorPath::kScratch, TensorNeed::kAny, trace.collective, why};
+      *out = {TensorPath::kScratch, Need::kAny, trace.collective, why};
       return {};
     }
     result_.places[tensor] = std::move(*places);
-    *out = {TensorPath::kTraced, TensorNeed::kAny, false, ""};
+    *out = {TensorPath::kTraced, Need::kAny, false, ""};
     return {};
   }
 
@@ -291,7 +291,7 @@ class Prewarm {
     result_.classes[tensor] =
         trace.collective
             ? refused(trace, "its loader talks to other ranks, and " + std::string(why))
-            : TensorClass{TensorPath::kDense, TensorNeed::kDense, false, why};
+            : TensorClass{TensorPath::kDense, Need::kDense, false, why};
     for (TracedWrite& write : trace.writes) {
       if (write.kind != WriteKind::kConstant) write.kind = WriteKind::kOpaque;
       write.elements = {};
@@ -308,14 +308,14 @@ class Prewarm {
       return {};
     }
     if (!makeup.any) {
-      *out = {TensorPath::kSkip, TensorNeed::kSkip, trace.collective,
+      *out = {TensorPath::kSkip, Need::kSkip, trace.collective,
               "the loader writes the same whatever it holds"};
       return {};
     }
     const bool placeholders = float_bits(catalogue_[tensor].dtype).width != 0;
     if (makeup.opaque || !placeholders) {
       *out = {
-          TensorPath::kDense, TensorNeed::kDense, trace.collective,
+          TensorPath::kDense, Need::kDense, trace.collective,
           makeup.opaque ? "the loader writes it by no plain copy" : "its dtype has no placeholder"};
       return {};
     }
@@ -328,7 +328,7 @@ class Prewarm {
       *out = refused(trace, std::move(fault));
       return {};
     }
-    *out = {TensorPath::kScratch, TensorNeed::kOverwrite, trace.collective,
+    *out = {TensorPath::kScratch, Need::kOverwrite, trace.collective,
             makeup.values  ? "the loader computes or casts its values"
             : makeup.given ? "the loader writes to the given tensor"
                            : "the loader copies what it does not take from the given tensor"};
@@ -363,18 +363,16 @@ std::string_view path_name(TensorPath path) {
   return "unknown";
 }
 
-std::string_view need_name(TensorNeed need) {
+std::string_view need_name(Need need) {
   switch (need) {
-    case TensorNeed::kAny:
+    case Need::kAny:
       return "any";
-    case TensorNeed::kOverwrite:
+    case Need::kOverwrite:
       return "overwrite";
-    case TensorNeed::kDense:
+    case Need::kDense:
       return "dense";
-    case TensorNeed::kSkip:
+    case Need::kSkip:
       return "skip";
-    case TensorNeed::kRefused:
-      return "refused";
   }
   return "unknown";
 }

@@ -15,6 +15,7 @@
 #include "receiver/plan.h"
 #include "receiver/trace.h"
 #include "tensor/catalogue.h"
+#include "tensor/need.h"
 
 namespace dcr {
 
@@ -26,15 +27,13 @@ enum class TensorPath : std::uint8_t {
   kRefused,  // no path gives the bits of a dense refit
 };
 
-enum class TensorNeed : std::uint8_t { kAny, kOverwrite, kDense, kSkip, kRefused };
-
 // "traced", "scratch", …; "any", "overwrite", …
 std::string_view path_name(TensorPath path);
-std::string_view need_name(TensorNeed need);
+std::string_view need_name(Need need);
 
 struct TensorClass {
   TensorPath path = TensorPath::kRefused;
-  TensorNeed need = TensorNeed::kRefused;
+  Need need = Need::kSkip;  // of what is refused, too
   bool collective = false;  // its loader talks to other ranks
   std::string reason;       // of any other path than kTraced
 };

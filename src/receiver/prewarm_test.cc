@@ -169,7 +169,7 @@ TEST_F(PrewarmTest, ZeroedFirstAndCopiedThen) {
     DCR_TRY(loader.fill(hook, p, 0));
     return LoadReport::kLoaded;
   };
-  EXPECT_EQ(verdict(), "refused refused: the loader writes bytes of a parameter twice");
+  EXPECT_EQ(verdict(), "refused skip: the loader writes bytes of a parameter twice");
 }
 
 TEST_F(PrewarmTest, WhatNothingLoadsIsNamed) {
@@ -245,7 +245,7 @@ TEST_F(PrewarmTest, ErasedPlaceholdersAreRefused) {
     DCR_TRY(loader.copy(hook, p, clean));
     return LoadReport::kLoaded;
   };
-  EXPECT_EQ(verdict(), "refused refused: the loader erases placeholders");
+  EXPECT_EQ(verdict(), "refused skip: the loader erases placeholders");
 }
 
 TEST_F(PrewarmTest, ClippingThatKeepsPlaceholdersIsTried) {
@@ -284,7 +284,7 @@ TEST_F(PrewarmTest, ReductionsAreRefused) {
     return LoadReport::kLoaded;
   };
   EXPECT_EQ(verdict(),
-            "refused refused: an element of a parameter depends on several of the tensor's");
+            "refused skip: an element of a parameter depends on several of the tensor's");
 }
 
 TEST_F(PrewarmTest, RequantisationIsRefused) {
@@ -298,7 +298,7 @@ TEST_F(PrewarmTest, RequantisationIsRefused) {
     DCR_TRY(loader.copy(hook, p, made));
     return LoadReport::kLoaded;
   };
-  EXPECT_EQ(verdict(), "refused refused: the loader turns it into I8");
+  EXPECT_EQ(verdict(), "refused skip: the loader turns it into I8");
 }
 
 TEST_F(PrewarmTest, OpaqueIntegersAreDense) {
@@ -342,7 +342,7 @@ TEST_F(PrewarmTest, WhatDependsOnTheParameterIsRefused) {
     return LoadReport::kLoaded;
   };
   EXPECT_EQ(verdict(),
-            "refused refused: what the loader writes depends on what the parameter held before");
+            "refused skip: what the loader writes depends on what the parameter held before");
   EXPECT_TRUE(unchanged);
 }
 
@@ -435,7 +435,7 @@ TEST_F(PrewarmTest, ReplacedStorageIsRefused) {
     DCR_TRY(loader.copy(hook, p, value));
     return LoadReport::kLoaded;
   };
-  EXPECT_EQ(verdict(), "refused refused: the loader gives a parameter another storage");
+  EXPECT_EQ(verdict(), "refused skip: the loader gives a parameter another storage");
 }
 
 TEST_F(PrewarmTest, StorageReplacedWithoutAWordFailsByTheLayout) {
@@ -465,7 +465,7 @@ TEST_F(PrewarmTest, WritesPastTheHookAreFoundAndRefused) {
     return LoadReport::kLoaded;
   };
   EXPECT_EQ(verdict(1),
-            "refused refused: the loader writes to target \"q\" past the hook; it no longer holds "
+            "refused skip: the loader writes to target \"q\" past the hook; it no longer holds "
             "its weights: load it again");
   EXPECT_EQ(verdict(0), "traced any");
   EXPECT_FALSE(unchanged);
@@ -479,18 +479,18 @@ TEST_F(PrewarmTest, ALoaderThatAlternatesIsRefused) {
     if (times++ % 2 == 0) DCR_TRY(loader.copy(hook, p, value));
     return LoadReport::kLoaded;
   };
-  EXPECT_EQ(verdict(), "refused refused: two loads of it wrote differently");
+  EXPECT_EQ(verdict(), "refused skip: two loads of it wrote differently");
 }
 
 TEST_F(PrewarmTest, ANameThatTheLoaderRefuses) {
   tensor(Dtype::kBF16, {16});
-  EXPECT_EQ(verdict(), "refused refused: the loader refuses it: no parameter takes it");
+  EXPECT_EQ(verdict(), "refused skip: the loader refuses it: no parameter takes it");
 }
 
 TEST_F(PrewarmTest, NoRoomForAProbe) {
   tensor(Dtype::kBF16, {kScratch});
   EXPECT_EQ(verdict(),
-            "refused refused: no room for a probe: scratch of 134217728 bytes beside the 0 in use "
+            "refused skip: no room for a probe: scratch of 134217728 bytes beside the 0 in use "
             "is above the limit of 67108864");
 }
 
@@ -519,8 +519,8 @@ TEST_F(PrewarmTest, TensorsThatShareSomeBytesAreRefused) {
     DCR_TRY(loader.copy(hook, narrow(p, 0, 8, 8), value));
     return LoadReport::kLoaded;
   };
-  EXPECT_EQ(verdict(0), "refused refused: tensor \"b\" writes some of the same bytes");
-  EXPECT_EQ(verdict(1), "refused refused: tensor \"a\" writes some of the same bytes");
+  EXPECT_EQ(verdict(0), "refused skip: tensor \"b\" writes some of the same bytes");
+  EXPECT_EQ(verdict(1), "refused skip: tensor \"a\" writes some of the same bytes");
 }
 
 TEST_F(PrewarmTest, BytesWrittenTwiceFromOtherElements) {
@@ -531,7 +531,7 @@ TEST_F(PrewarmTest, BytesWrittenTwiceFromOtherElements) {
     DCR_TRY(loader.copy(hook, narrow(p, 0, 0, 4), narrow(value, 0, 8, 4)));
     return LoadReport::kLoaded;
   };
-  EXPECT_EQ(verdict(), "refused refused: the loader writes bytes of a parameter twice");
+  EXPECT_EQ(verdict(), "refused skip: the loader writes bytes of a parameter twice");
 }
 
 TEST_F(PrewarmTest, EventsThatMakeNoSense) {

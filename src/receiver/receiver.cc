@@ -51,11 +51,11 @@ struct Receiver::State {
 
 void Receiver::State::make_spec(std::uint32_t tensor) {
   const bool shared = ownership.shared(tensor);
-  TensorNeed& need = prewarm.classes[tensor].need;
-  if (shared && need == TensorNeed::kAny) need = TensorNeed::kOverwrite;
+  Need& need = prewarm.classes[tensor].need;
+  if (shared && need == Need::kAny) need = Need::kOverwrite;
   const CanonicalTensor& canonical = catalogue[tensor];
   specs[tensor] = {canonical.words, static_cast<std::uint8_t>(word_bytes(canonical.dtype)),
-                   need == TensorNeed::kOverwrite || need == TensorNeed::kDense || shared};
+                   need == Need::kOverwrite || need == Need::kDense || shared};
 }
 
 Status Receiver::State::check_active() const {
@@ -185,7 +185,7 @@ Status Receiver::require_scratch(std::uint32_t tensor) {
                   name);
   }
   one.path = TensorPath::kScratch;
-  one.need = TensorNeed::kAny;
+  one.need = Need::kAny;
   one.reason = "its loader talks to other ranks";
   state.make_spec(tensor);
   return {};

@@ -219,7 +219,7 @@ TEST_F(ReceiverTest, TwoOwnersOfOneElement) {
   options.owners[0][0].box = ItemBox::range(0, 40);  // shares 32 to 39 with owner 1
   start();
   EXPECT_TRUE(receiver->specs()[0].overwrite_only);
-  EXPECT_EQ(receiver->classes()[0].need, TensorNeed::kOverwrite);
+  EXPECT_EQ(receiver->classes()[0].need, Need::kOverwrite);
   // Equal bits.
   expect_ingested(payload(0, 0, {item(0, ItemBox::range(0, 40), 33, {7, 8})}));
   expect_ingested(payload(1, 0, {item(0, ItemBox::range(32, 32), 34, {8, 9})}));
@@ -536,7 +536,7 @@ TEST_F(ReceiverTest, ScratchOnRequest) {
   start();
   ASSERT_TRUE(receiver->require_scratch(0).ok());
   EXPECT_EQ(receiver->classes()[0].path, TensorPath::kScratch);
-  EXPECT_EQ(receiver->classes()[0].need, TensorNeed::kAny);
+  EXPECT_EQ(receiver->classes()[0].need, Need::kAny);
   EXPECT_EQ(receiver->require_scratch(2).message(),
             "tensor \"d\": its loader talks to other ranks, but here it cannot take the scratch "
             "path: the loader writes it by no plain copy");

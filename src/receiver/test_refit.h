@@ -276,14 +276,14 @@ class TestRefit {
     };
   }
 
-  void encode(std::uint32_t tensor, const ItemBox& box, TensorNeed need, bool everything,
+  void encode(std::uint32_t tensor, const ItemBox& box, Need need, bool everything,
               std::vector<EncodedItem>* items) {
     const unsigned width = word_bytes(catalogue[tensor].dtype);
-    if (everything || need == TensorNeed::kDense) {
+    if (everything || need == Need::kDense) {
       items->push_back(whole_item(tensor, width, box, new_words[tensor]));
       return;
     }
-    const bool any = need == TensorNeed::kAny || need == TensorNeed::kSkip;
+    const bool any = need == Need::kAny || need == Need::kSkip;
     const Encoding encoding = any ? kTestEncodings[random_.below(3)] : Encoding::kOverwrite;
     ItemEncoder encoder;
     EncodedItem item;

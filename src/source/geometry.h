@@ -15,17 +15,10 @@
 #include "dcr/status.h"
 #include "source/source_plan.h"
 #include "tensor/catalogue.h"
+#include "tensor/need.h"
 #include "tensor/task.h"
 
 namespace dcr {
-
-// What receivers ask for a canonical tensor, all together (DESIGN §7).
-enum class Need : std::uint8_t {
-  kAny,
-  kOverwrite,  // no xor, no add
-  kDense,      // all of it, changed or not
-  kSkip,       // nothing: no receiver has any of it
-};
 
 // What one rank holds of a refit's weights. Nothing is owned but the lists.
 struct OwnerInput {

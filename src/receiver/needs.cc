@@ -1,0 +1,58 @@
+#include "receiver/needs.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/assert.h"
+
+namespace dcr {
+
+namespace {
+
+unsigned strength(Need need) {
+  switch (need) {
+    case Need::kSkip:
+      return 0;
+    case Need::kAny:
+      return 1;
+    case Need::kOverwrite:
+      return 2;
+    case Need::kDense:
+      break;
+  }
+  return 3;
+}
+
+}  // namespace
+
+std::vector<Need> needs_of(std::span<const TensorClass> classes) {
+  std::vector<Need> needs;
+  needs.reserve(classes.size());
+  for (const TensorClass& one : classes) needs.push_back(one.need);
+  return needs;
+}
+
+void add_needs(std::span<const Need> more, std::vector<Need>* needs) {
+  DCR_ASSERT(more.size() == needs->size());
+  for (std::size_t i = 0; i < more.size(); ++i) {
+    if (strength(more[i]) > strength((*needs)[i])) (*needs)[i] = more[i];
+  }
+}
+
+Status share_collectives(std::span<Receiver* const> ranks) {
+  const std::size_t tensors = ranks.empty() ? 0 : ranks[0]->classes().size();
+  for (std::size_t tensor = 0; tensor < tensors; ++tensor) {
+    const bool collective = std::any_of(ranks.begin(), ranks.end(), [&](const Receiver* rank) {
+      return rank->classes()[tensor].collective;
+    });
+    if (!collective) continue;
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      DCR_TRY(ranks[rank]
+                  ->require_scratch(static_cast<std::uint32_t>(tensor))
+                  .with_context("receiver " + std::to_string(rank)));
+    }
+  }
+  return {};
+}
+
+}  // namespace dcr

@@ -1,0 +1,29 @@
+// What receivers ask of owners together, and what the ranks of one engine settle among themselves
+// before they do (DESIGN §7 "What a receiver asks for", "Collectives in a loader").
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "dcr/status.h"
+#include "receiver/prewarm.h"
+#include "receiver/receiver.h"
+#include "tensor/need.h"
+
+namespace dcr {
+
+// What one receiver asks, by index in the catalogue. Nothing of what it refuses: whether it refuses
+// anything is for the caller to look at first.
+std::vector<Need> needs_of(std::span<const TensorClass> classes);
+
+// Adds what another receiver asks: dense is more than overwrite, that more than any, and that more
+// than nothing. REQUIRES: as many tensors.
+void add_needs(std::span<const Need> more, std::vector<Need>* needs);
+
+// Puts a tensor whose loader talks to other ranks on the scratch path of all of them. To be called
+// with the prewarmed receivers of one engine, before their needs and fingerprints are taken. Error
+// kUnsupported naming tensor and rank (index of the receiver) where one cannot take that path.
+Status share_collectives(std::span<Receiver* const> ranks);
+
+}  // namespace dcr
