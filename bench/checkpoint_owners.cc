@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "bench/model.h"
+#include "layout/checkpoint_reader.h"
 #include "layout/generators.h"
 #include "layout/layout_file.h"
 #include "runtime/file.h"

@@ -6,6 +6,7 @@
 
 #include "api/refit_context.h"
 #include "base/limits.h"
+#include "layout/checkpoint_reader.h"
 #include "layout/generators.h"
 #include "layout/layout_file.h"
 

@@ -9,6 +9,7 @@
 #include "api/refit_context.h"
 #include "api/refit_owners.h"
 #include "api/refit_receivers.h"
+#include "layout/checkpoint_reader.h"
 #include "layout/generators.h"
 #include "layout/layout_file.h"
 #include "runtime/file.h"
@@ -19,31 +20,6 @@ namespace {
 constexpr std::uint64_t kBaseVersion = 1;
 constexpr std::uint64_t kTargetVersion = 2;
 constexpr std::uint64_t kCandidate = 1;
-
-// A refit changes values, never names, dtypes or shapes.
-Status check_same_tensors(const Checkpoint& old_one, const Checkpoint& new_one) {
-  const auto describe = [](const CheckpointTensor& tensor) {
-    return std::string(dtype_name(tensor.dtype)) + " " + shape_text(tensor.shape);
-  };
-  const std::size_t count = std::max(old_one.tensors.size(), new_one.tensors.size());
-  for (std::size_t i = 0; i < count; ++i) {
-    const CheckpointTensor* a = i < old_one.tensors.size() ? &old_one.tensors[i] : nullptr;
-    const CheckpointTensor* b = i < new_one.tensors.size() ? &new_one.tensors[i] : nullptr;
-    if (b == nullptr || (a != nullptr && a->name < b->name)) {
-      return Status(Code::kMismatch, "the new checkpoint has no tensor " + a->name, a->name);
-    }
-    if (a == nullptr || b->name < a->name) {
-      return Status(Code::kMismatch, "the old checkpoint has no tensor " + b->name, b->name);
-    }
-    if (a->dtype != b->dtype || a->shape != b->shape) {
-      return Status(Code::kMismatch,
-                    a->name + " is " + describe(*a) + " in the old checkpoint and " + describe(*b) +
-                        " in the new one",
-                    a->name);
-    }
-  }
-  return {};
-}
 
 std::string name_of(const RefitLayout& layout) {
   return layout.file.empty() ? layout.generate : layout.file;

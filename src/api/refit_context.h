@@ -3,14 +3,12 @@
 
 #include <cstdint>
 #include <functional>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "base/limits.h"
 #include "dcr/refit.h"
 #include "dcr/status.h"
-#include "layout/canonical_reader.h"
 #include "runtime/arena.h"
 #include "runtime/clock.h"
 #include "runtime/threads.h"
@@ -44,14 +42,6 @@ inline std::uint64_t refit_bucket_bytes(const RefitOptions& options) {
   return options.bucket_bytes < bound ? options.bucket_bytes : bound;
 }
 
-// Bytes of storages that lie one after another in an arena. Where the sum would wrap, as a layout
-// file can make it, it is more than any arena has.
-std::uint64_t storages_bytes(std::span<const std::uint64_t> storages);
-
-// These storages. REQUIRES: the arena has storages_bytes() bytes.
-std::vector<MutableByteSpan> storages_in(const Arena& arena,
-                                         std::span<const std::uint64_t> storages);
-
 // Memory for weights or a baseline: `name` is of this process's arena, for its file if it has one.
 Result<Arena> refit_arena(const RefitContext& context, const std::string& name,
                           std::uint64_t bytes);
@@ -64,22 +54,5 @@ std::uint64_t heap_bytes();
 Status refit_parallel(const RefitContext& context, const char* stage, std::uint64_t count,
                       const std::function<std::uint64_t(std::uint64_t)>& weight,
                       const std::function<Status(std::uint64_t)>& work);
-
-// The catalogue of a checkpoint's tensors, which both have in the order of names.
-Result<Catalogue> checkpoint_catalogue(const Checkpoint& checkpoint);
-
-// A checkpoint's tensors by their index in the catalogue, which is made of its sorted names.
-class CheckpointReader final : public CanonicalReader {
- public:
-  explicit CheckpointReader(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
-
-  Status read(std::uint32_t tensor, std::uint64_t first, std::span<std::uint8_t> out) override {
-    const CheckpointTensor& entry = checkpoint_.tensors[tensor];
-    return read_tensor(checkpoint_, entry, first * word_bytes(entry.dtype), out);
-  }
-
- private:
-  const Checkpoint& checkpoint_;
-};
 
 }  // namespace dcr

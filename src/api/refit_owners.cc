@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "layout/checkpoint_reader.h"
 #include "layout/converters.h"
 #include "layout/shard.h"
 #include "source/geometry.h"

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "layout/checkpoint_reader.h"
 #include "receiver/needs.h"
 #include "source/source_plan.h"
 

@@ -5,10 +5,12 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <optional>
 #include <system_error>
 #include <utility>
 
 #include "base/assert.h"
+#include "base/checked.h"
 
 namespace dcr {
 namespace {
@@ -85,6 +87,27 @@ void Arena::release(std::uint64_t offset, std::uint64_t size) const {
   if (begin >= end) return;
   // Of a shared mapping the contents are the file's: only this process's view of them goes.
   ::madvise(data_ + begin, static_cast<std::size_t>(end - begin), MADV_DONTNEED);
+}
+
+std::uint64_t storages_bytes(std::span<const std::uint64_t> storages) {
+  std::optional<std::uint64_t> bytes = 0;
+  for (const std::uint64_t storage : storages) {
+    if (bytes) bytes = checked_add(*bytes, arena_bytes_of(storage));
+  }
+  return bytes.value_or(~std::uint64_t{0});
+}
+
+std::vector<MutableByteSpan> storages_in(const Arena& arena,
+                                         std::span<const std::uint64_t> storages) {
+  std::vector<MutableByteSpan> spans;
+  spans.reserve(storages.size());
+  std::uint64_t offset = 0;
+  for (const std::uint64_t storage : storages) {
+    spans.push_back(
+        arena.bytes().subspan(static_cast<std::size_t>(offset), static_cast<std::size_t>(storage)));
+    offset += arena_bytes_of(storage);
+  }
+  return spans;
 }
 
 }  // namespace dcr

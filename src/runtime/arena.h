@@ -7,7 +7,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "base/bytes.h"
 #include "dcr/status.h"
@@ -46,5 +48,19 @@ class Arena {
   std::uint64_t size_ = 0;
   bool in_file_ = false;
 };
+
+// What several blocks in one arena take: each starts at a multiple of this.
+inline constexpr std::uint64_t kArenaAlignment = 64;
+constexpr std::uint64_t arena_bytes_of(std::uint64_t bytes) {
+  return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+}
+
+// Bytes of storages that lie one after another in an arena. Where the sum would wrap, as a layout
+// file can make it, it is more than any arena has.
+std::uint64_t storages_bytes(std::span<const std::uint64_t> storages);
+
+// These storages. REQUIRES: the arena has storages_bytes() bytes.
+std::vector<MutableByteSpan> storages_in(const Arena& arena,
+                                         std::span<const std::uint64_t> storages);
 
 }  // namespace dcr

@@ -11,6 +11,7 @@
 
 #include "dcr/ports.h"
 #include "dcr/status.h"
+#include "runtime/arena.h"
 #include "source/pipeline.h"
 #include "tensor/box.h"
 #include "tensor/catalogue.h"
@@ -67,11 +68,5 @@ Result<Box> in_canonical_order(Box box);
 
 // The canonical side of a box in canonical order. REQUIRES: it has elements.
 ItemBox canonical_side(const Box& box);
-
-// The baseline's words of pieces start at multiples of this.
-inline constexpr std::uint64_t kArenaAlignment = 64;
-constexpr std::uint64_t arena_bytes_of(std::uint64_t bytes) {
-  return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
-}
 
 }  // namespace dcr

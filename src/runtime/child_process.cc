@@ -1,0 +1,112 @@
+#include "runtime/child_process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <system_error>
+
+namespace dcr {
+namespace {
+
+Status failed(const std::string& what) {
+  return {Code::kIo, what + ": " + std::generic_category().message(errno)};
+}
+
+// In the child, between fork and exec: only what is safe there.
+[[noreturn]] void become(char* const* arguments, int log, int report, pid_t parent) {
+  // The end of the parent is the end of the child, unless it ended before this line.
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() == parent && dup2(log, STDOUT_FILENO) >= 0 && dup2(log, STDERR_FILENO) >= 0) {
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, nullptr);
+    execv(arguments[0], arguments);
+  }
+  const int error = errno;
+  static_cast<void>(!write(report, &error, sizeof error));
+  _exit(127);
+}
+
+}  // namespace
+
+Result<std::string> this_program() {
+  std::array<char, 4096> path{};
+  const ssize_t bytes = readlink("/proc/self/exe", path.data(), path.size() - 1);
+  if (bytes < 0) return failed("cannot find the program's own file");
+  return std::string(path.data(), static_cast<std::size_t>(bytes));
+}
+
+void kill_this_process() {
+  while (true) ::kill(getpid(), SIGKILL);
+}
+
+void pause_this_process() { ::kill(getpid(), SIGSTOP); }
+
+Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const std::vector<std::string>& arguments,
+                                                          const std::string& log) {
+  std::vector<char*> pointers;
+  std::vector<std::string> copies = arguments;
+  for (std::string& argument : copies) pointers.push_back(argument.data());
+  pointers.push_back(nullptr);
+  const int file = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  if (file < 0) return failed("cannot open " + log);
+  std::array<int, 2> report{};
+  if (pipe2(report.data(), O_CLOEXEC) != 0) {
+    const Status status = failed("cannot make a pipe");
+    close(file);
+    return status;
+  }
+  const pid_t parent = getpid();
+  const pid_t pid = fork();
+  if (pid == 0) become(pointers.data(), file, report[1], parent);
+  const Status forked = pid < 0 ? failed("cannot start " + arguments[0]) : Status();
+  close(file);
+  close(report[1]);
+  int error = 0;
+  const bool reported = pid > 0 && read(report[0], &error, sizeof error) > 0;
+  close(report[0]);
+  DCR_TRY(forked);
+  if (reported) {
+    waitpid(pid, nullptr, 0);
+    errno = error;
+    return failed("cannot run " + arguments[0]);
+  }
+  return std::make_unique<ChildProcess>(pid);
+}
+
+ChildProcess::~ChildProcess() {
+  if (poll() == State::kExited || state_ == State::kKilled) return;
+  kill();
+  waitpid(static_cast<pid_t>(pid_), nullptr, 0);
+}
+
+ChildProcess::State ChildProcess::poll() {
+  while (state_ == State::kRuns || state_ == State::kStopped) {
+    int status = 0;
+    const pid_t pid = waitpid(static_cast<pid_t>(pid_), &status, WNOHANG | WUNTRACED | WCONTINUED);
+    if (pid <= 0) break;
+    if (WIFSTOPPED(status)) state_ = State::kStopped;
+    if (WIFCONTINUED(status)) state_ = State::kRuns;
+    if (WIFEXITED(status)) {
+      state_ = State::kExited;
+      code_ = WEXITSTATUS(status);
+    }
+    if (WIFSIGNALED(status)) {
+      state_ = State::kKilled;
+      code_ = WTERMSIG(status);
+    }
+  }
+  return state_;
+}
+
+void ChildProcess::kill() { ::kill(static_cast<pid_t>(pid_), SIGKILL); }
+void ChildProcess::terminate() { ::kill(static_cast<pid_t>(pid_), SIGTERM); }
+void ChildProcess::pause() { ::kill(static_cast<pid_t>(pid_), SIGSTOP); }
+void ChildProcess::resume() { ::kill(static_cast<pid_t>(pid_), SIGCONT); }
+
+}  // namespace dcr

@@ -1,0 +1,59 @@
+// Processes that this one starts, stops and waits for.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dcr/status.h"
+
+namespace dcr {
+
+// The file of the program that runs. Error: kIo.
+Result<std::string> this_program();
+
+// SIGKILL: nothing is tidied up. SIGSTOP: returns when another process goes on with it.
+[[noreturn]] void kill_this_process();
+void pause_this_process();
+
+// A child process. It gets no open file of this one but standard error, which goes on into `log`.
+// It is killed when the thread that started it ends, however that comes. Not thread-safe.
+class ChildProcess {
+ public:
+  // Runs `arguments`, of which the first is the program's file. Standard output and standard error
+  // are appended to the file `log`. Error: kIo naming what failed.
+  static Result<std::unique_ptr<ChildProcess>> start(const std::vector<std::string>& arguments,
+                                                     const std::string& log);
+
+  explicit ChildProcess(std::int64_t pid) : pid_(pid) {}  // for start()
+  // Kills and waits.
+  ~ChildProcess();
+  ChildProcess(const ChildProcess&) = delete;
+  ChildProcess& operator=(const ChildProcess&) = delete;
+
+  enum class State : std::uint8_t {
+    kRuns,
+    kStopped,  // by a signal, until resume()
+    kExited,   // code() is its exit code
+    kKilled,   // code() is the signal
+  };
+  // Asks without waiting.
+  State poll();
+  int code() const { return code_; }
+
+  void kill();       // SIGKILL; poll() says when it is gone
+  void terminate();  // SIGTERM
+  void pause();      // SIGSTOP
+  void resume();     // SIGCONT
+
+  std::int64_t pid() const { return pid_; }
+
+ private:
+  const std::int64_t pid_;
+  State state_ = State::kRuns;
+  int code_ = 0;
+};
+
+}  // namespace dcr
