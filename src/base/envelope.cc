@@ -17,15 +17,16 @@ static_assert(kControlBodyBytesMax <= 0xffff'ffff);
 
 Status corrupt(const std::string& what) { return {Code::kCorrupt, "a control message " + what}; }
 
-bool plausible(const Endpoint& endpoint) {
-  return check_endpoint_name(endpoint.name).ok() && endpoint.incarnation >= 1 &&
+// `least`: of its incarnation.
+bool plausible(const Endpoint& endpoint, std::uint64_t least) {
+  return check_endpoint_name(endpoint.name).ok() && endpoint.incarnation >= least &&
          endpoint.incarnation <= kCounterMax;
 }
 
-Status check_endpoint(const char* who, const Endpoint& endpoint) {
+Status check_endpoint(const char* who, const Endpoint& endpoint, std::uint64_t least) {
   const Status name = check_endpoint_name(endpoint.name);
   if (!name.ok()) return corrupt(std::string("has a bad ") + who + ": " + name.message());
-  if (endpoint.incarnation >= 1 && endpoint.incarnation <= kCounterMax) return {};
+  if (endpoint.incarnation >= least && endpoint.incarnation <= kCounterMax) return {};
   return corrupt(std::string("has a bad ") + who + ": " + endpoint.name + " in incarnation " +
                  std::to_string(endpoint.incarnation) + ", which no endpoint has");
 }
@@ -49,7 +50,7 @@ Status check_frame(ByteSpan bytes) {
 }  // namespace
 
 Bytes encode_envelope(const Envelope& envelope, ByteSpan body) {
-  DCR_ASSERT(plausible(envelope.sender) && plausible(envelope.addressee));
+  DCR_ASSERT(plausible(envelope.sender, 1) && plausible(envelope.addressee, 0));
   DCR_ASSERT(body.size() <= kControlBodyBytesMax);
   Bytes bytes;
   bytes.reserve(kEnvelopeBytesMax + body.size());
@@ -103,8 +104,8 @@ Result<Enveloped> decode_envelope(ByteSpan bytes) {
   }
   message.envelope.sender.name = in.text(sender_bytes);
   message.envelope.addressee.name = in.text(addressee_bytes);
-  DCR_TRY(check_endpoint("sender", message.envelope.sender));
-  DCR_TRY(check_endpoint("addressee", message.envelope.addressee));
+  DCR_TRY(check_endpoint("sender", message.envelope.sender, 1));
+  DCR_TRY(check_endpoint("addressee", message.envelope.addressee, 0));
   message.body = in.bytes(body_bytes);
   return message;
 }

@@ -7,7 +7,7 @@
 //   12      4      bytes of the body
 //   16      16     run
 //   32      8      sender's incarnation
-//   40      8      addressee's incarnation
+//   40      8      addressee's incarnation; 0: whichever it has
 //   48      1      bytes of the sender's name, s
 //   49      1      bytes of the addressee's name, a
 //   50      6      0
@@ -50,8 +50,8 @@ struct Enveloped {
   ByteSpan body;
 };
 
-// REQUIRES: valid names, incarnations in [1, kCounterMax], a body of at most kControlBodyBytesMax
-// bytes.
+// REQUIRES: valid names, incarnations in [1, kCounterMax] (the addressee's may be 0), a body of at
+// most kControlBodyBytesMax bytes.
 Bytes encode_envelope(const Envelope& envelope, ByteSpan body);
 
 // Validates all of it; allocates nothing but the names. Errors: kCorrupt naming the field,

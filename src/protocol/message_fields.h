@@ -306,6 +306,30 @@ void fields(Io& io, typename Io::template Of<StatusReply>& message) {
   io.text("gate reason", message.gate_reason, kMessageTextBytesMax);
 }
 
+template <typename Io>
+void fields(Io& io, typename Io::template Of<Command>& message) {
+  io.number("id", message.id, 1);
+  io.choice("kind", message.kind, Command::Kind::kRefit, Command::Kind::kVerify);
+  io.text("path", message.path, kMessageTextBytesMax);
+  io.text("label", message.label, kLabelBytesMax);
+  io.flag("asynchronous", message.asynchronous);
+}
+template <typename Io>
+void fields(Io& io, typename Io::template Of<CommandReply>& message) {
+  io.number("id", message.id, 1);
+  io.optional("failure", message.failure, kFields);
+  fields(io, message.committed);
+  io.number("attempts", message.attempts);
+  io.number("payload bytes", message.payload_bytes, 0, kAnyNumber);
+  io.list("without baseline", message.without_baseline, kEndpointsMax,
+          [](auto& list, auto& name) { list.name("name", name); });
+  io.number("bytes compared", message.bytes_compared, 0, kAnyNumber);
+  io.number("bytes differing", message.bytes_differing, 0, kAnyNumber);
+  io.number("reads", message.reads, 0, kAnyNumber);
+  io.number("reads different", message.reads_different, 0, kAnyNumber);
+  io.number("gate closed", message.gate_closed_ms, 0, kAnyNumber);
+}
+
 // ---- what joins say
 
 template <typename Io>

@@ -26,7 +26,7 @@ constexpr std::array<const char*, std::variant_size_v<Message>> kNames = {
     "restore_request", "restore_sent",   "base_digests_request",
     "base_digests",    "gate_close",     "gate_is_closed",
     "gate_proof",      "gate_state",     "status_request",
-    "status_reply"};
+    "status_reply",    "command",        "command_reply"};
 
 // The largest messages: a prepare of the most endpoints and tensors, and the most digests.
 static_assert(kEndpointsMax * (3 * (kEndpointNameBytesMax + 41) + 2 * (kEndpointNameBytesMax + 2)) +

@@ -299,13 +299,43 @@ struct StatusReply {
   bool operator==(const StatusReply&) const = default;
 };
 
+// From an operator, repeated until it is answered for good.
+struct Command {
+  enum class Kind : std::uint8_t {
+    kRefit = 0,   // to owners: load the checkpoint at `path` and refit it under `label`
+    kVerify = 1,  // to gates: compare all weights of the engine with a dense load of `path`
+  };
+  std::uint64_t id = 0;  // of the operator's commands
+  Kind kind = Kind::kRefit;
+  std::string path;
+  std::string label;
+  bool asynchronous = false;
+  bool operator==(const Command&) const = default;
+};
+struct CommandReply {
+  std::uint64_t id = 0;
+  std::optional<Failure> failure;
+  // kRefit
+  CommitRecord committed;
+  std::uint64_t attempts = 0;
+  std::uint64_t payload_bytes = 0;            // of the sender's, in the attempt that was committed
+  std::vector<std::string> without_baseline;  // owners that are dense next time
+  // kVerify
+  std::uint64_t bytes_compared = 0;
+  std::uint64_t bytes_differing = 0;
+  std::uint64_t reads = 0;            // of all weights while the gate was open, since the start
+  std::uint64_t reads_different = 0;  // of those, the ones that were not their label's version
+  std::uint64_t gate_closed_ms = 0;   // since it first opened
+  bool operator==(const CommandReply&) const = default;
+};
+
 using Message =
     std::variant<RefitRequest, Sent, BaselineUpdated, CleanedUp, Prepare, CloseGate, OpenApply,
                  Flush, StopAndWait, Cleanup, Look, RefitEnded, Prepared, AttemptFailed, Stopped,
                  Staged, StagingFull, GateClosed, Completed, PayloadsSent, Credit, OwnerEnd,
                  PayloadReady, StreamFailed, RestoreRequest, RestoreSent, BaseDigestsRequest,
                  BaseDigests, GateClose, GateIsClosed, GateProof, GateState, StatusRequest,
-                 StatusReply>;
+                 StatusReply, Command, CommandReply>;
 
 // "prepare", "open_apply", …: for messages, logs and `--kill`.
 const char* message_name(const Message& message);

@@ -62,7 +62,9 @@ inline std::vector<Message> sample_messages() {
           GateProof{6, version},
           GateState{true, version, "drains", 6},
           StatusRequest{},
-          StatusReply{"prepared", "waits", 300, version, true, "none"}};
+          StatusReply{"prepared", "waits", 300, version, true, "none"},
+          Command{7, Command::Kind::kVerify, "/checkpoints/8", "step 8", true},
+          CommandReply{7, failure, {version, "step 8"}, 2, 6000, {"owner-1"}, 5, 6, 7, 8, 9}};
 }
 
 // Sets fields at random, where MessageReader reads them: to small values mostly, and to the
