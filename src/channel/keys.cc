@@ -10,6 +10,7 @@
 
 #include "base/assert.h"
 #include "base/endpoint_name.h"
+#include "dcr/control.h"
 
 namespace dcr {
 namespace {
@@ -246,6 +247,10 @@ Status AllowList::add(const std::string& name, const PublicKey& key) {
   if (found != names_.end()) {
     return {Code::kExists, "the key of " + name + " is that of " + found->second +
                                ": every endpoint has a key of its own"};
+  }
+  if (keys_.size() >= kEndpointsMax) {
+    return {Code::kTooLarge,
+            "an allow-list has at most " + std::to_string(kEndpointsMax) + " endpoints"};
   }
   keys_.emplace(name, key);
   names_.emplace(key, name);

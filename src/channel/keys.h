@@ -87,7 +87,8 @@ Result<MadeKeys> make_key_files(FileSystem& files, const std::string& directory,
 // Who may take part: a name for each key and a key for each name.
 class AllowList {
  public:
-  // Errors: kInvalidArgument for the name; kExists, the name has a key or the key a name.
+  // Errors: kInvalidArgument for the name; kExists, the name has a key or the key a name;
+  // kTooLarge, kEndpointsMax.
   Status add(const std::string& name, const PublicKey& key);
 
   // Null if there is none; valid until the list is changed.

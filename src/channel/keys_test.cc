@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 
+#include "dcr/control.h"
 #include "tests/support/temp_directory.h"
 
 namespace dcr {
@@ -202,6 +203,19 @@ TEST(AllowListTest, NamesAndKeysGoTogether) {
             "the key of c is that of b: every endpoint has a key of its own");
   EXPECT_EQ(list.add("", b).code(), Code::kInvalidArgument);
   EXPECT_EQ(list.size(), 2U);
+}
+
+TEST(AllowListTest, HoldsAllEndpointsOfARunAndNoMore) {
+  AllowList list;
+  PublicKey key{};
+  for (std::uint64_t i = 0; i < kEndpointsMax; ++i) {
+    store_little(key.data(), i);
+    ASSERT_TRUE(list.add("e" + std::to_string(i), key).ok());
+  }
+  store_little(key.data(), kEndpointsMax);
+  const Status status = list.add("last", key);
+  EXPECT_EQ(status.code(), Code::kTooLarge);
+  EXPECT_EQ(status.message(), "an allow-list has at most 16384 endpoints");
 }
 
 TEST(AllowListTest, IsReadFromLines) {
