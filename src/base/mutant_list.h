@@ -12,6 +12,9 @@ struct Mutant {
 
 inline constexpr Mutant kMutants[] = {
     {"canary", "a receiver's last written word is another: every campaign must see that"},
+    {"owner_without_fence", "an owner takes a prepare of an attempt that was stopped"},
+    {"owner_stops_without_waiting", "an owner says stopped while payloads still go out"},
+    {"owner_restores_any_version", "an owner sends a baseline that is not the committed one"},
 };
 
 }  // namespace dcr

@@ -1,0 +1,170 @@
+#include <algorithm>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/mutant.h"
+#include "protocol/owner_machine.h"
+
+namespace dcr {
+namespace {
+
+constexpr VersionId kBase;
+
+std::string text_of(VersionId id) {
+  return "version " + std::to_string(id.version) + " of attempt " + std::to_string(id.baseline);
+}
+
+// One entry of each endpoint, the newest.
+void add_waiting(std::vector<Endpoint>* waiting, const Endpoint& who) {
+  std::erase_if(*waiting, [&](const Endpoint& other) { return other.name == who.name; });
+  if (waiting->size() < kEndpointsMax) waiting->push_back(who);
+}
+
+}  // namespace
+
+void OwnerEndpoint::Machine::run(Kind kind, std::uint64_t number, OwnerEffect effect) {
+  DCR_ASSERT(!running_);
+  running_ = Running{kind, number};
+  emit(std::move(effect));
+}
+
+// What the trainer and the coordinator wait for comes before what receivers ask for.
+void OwnerEndpoint::Machine::begin_work() {
+  if (stop_next_ != 0 && stopping_ == 0 && now_ >= stop_at_) {
+    stopping_ = std::exchange(stop_next_, 0);
+    emit(StopSending{stopping_});
+  }
+  if (running_ || stopping_ != 0 || stop_next_ != 0) return;
+  if (update_due()) {
+    updating_ = committed();
+    return run(Kind::kUpdateBaseline, updating_.version, UpdateBaseline{updating_.version});
+  }
+  if (session_.barred() || begin_removal()) return;
+  begin_construction();
+  if (!running_) begin_service();
+}
+
+void OwnerEndpoint::Machine::stop_sending(std::uint64_t attempt) {
+  stop_next_ = std::max(stop_next_, attempt);
+  if (stopping_ != 0) return;
+  stopping_ = std::exchange(stop_next_, 0);
+  emit(StopSending{stopping_});
+}
+
+void OwnerEndpoint::Machine::stop_done(const OwnerWorkDone& done) {
+  if (stopping_ == 0) return;
+  const std::uint64_t attempt = std::exchange(stopping_, 0);
+  if (!done.status.ok()) {
+    note("attempt " + std::to_string(attempt) + " is not stopped yet: " + done.status.message());
+    stop_next_ = std::max(stop_next_, attempt);
+    stop_at_ = now_ + options_.waits.repeat_ms;
+    return;
+  }
+  if (prepared_ <= attempt) prepared_ = 0;
+}
+
+// Removes what attempts left behind: those that the coordinator names, and before an attempt's
+// first payload whatever a crash kept earlier ones from removing.
+bool OwnerEndpoint::Machine::begin_removal() {
+  std::uint64_t attempt = removal_wanted_;
+  const bool begins = current_ && !current_->begun && !current_->failed && !current_->swept;
+  if (begins && committed() == current_->prepare.base) {
+    current_->swept = true;
+    attempt = std::max(attempt, current_->prepare.attempt - 1);
+  }
+  if (attempt <= removed_) return false;
+  run(Kind::kRemovePayloads, attempt, RemovePayloads{attempt});
+  return true;
+}
+
+void OwnerEndpoint::Machine::removal_done(const OwnerWorkDone& done) {
+  if (!done.status.ok()) {
+    note("payloads up to attempt " + std::to_string(done.number) +
+         " stay for now: " + done.status.message());
+    removal_wanted_ = 0;  // the coordinator asks again
+    return;
+  }
+  removed_ = std::max(removed_, done.number);
+  if (removal_wanted_ == 0 || removal_wanted_ > removed_) return;
+  send(removal_for_, CleanedUp{removal_wanted_});
+  removal_wanted_ = 0;
+}
+
+void OwnerEndpoint::Machine::begin_service() {
+  const std::uint64_t version = committed().version;
+  const bool leftovers = !restores_kept_from_ || (restores_sent_ && *restores_kept_from_ < version);
+  if (leftovers && version > 0) {
+    restores_kept_from_ = version;
+    restores_sent_ = false;
+    return run(Kind::kRemoveRestores, version, RemoveRestores{version});
+  }
+  if (restore_wanted_) {
+    const VersionId wanted = *std::exchange(restore_wanted_, std::nullopt);
+    if (wanted == committed() && wanted == baseline_) {
+      restores_sent_ = true;
+      restoring_ = wanted;
+      return run(Kind::kSendBaseline, wanted.version, SendBaseline{wanted});
+    }
+    answer_restores({wanted, 0,
+                     Failure{Code::kMismatch, "",
+                             options_.name + ": " + text_of(committed()) + " is committed now"}});
+  }
+  if (digesters_.empty()) return;
+  if (baseline_ == kBase) return run(Kind::kDigestBase, 0, DigestBase{});
+  answer_digests({{}, Failure{Code::kMismatch, "", options_.name + " has the base no more"}});
+}
+
+void OwnerEndpoint::Machine::on_message(const Endpoint& from, const RestoreRequest& message) {
+  const VersionId wanted = message.version;
+  // It may have read the records later; it asks again.
+  if (wanted.version > committed().version) return session_.look();
+  const auto refuse = [&](std::string why) {
+    send(from, RestoreSent{wanted, 0,
+                           Failure{Code::kMismatch, "", options_.name + ": " + std::move(why)}});
+  };
+  if (wanted != committed() && !DCR_MUTANT("owner_restores_any_version")) {
+    return refuse(text_of(wanted) + " is asked for, and " + text_of(committed()) + " is committed");
+  }
+  if (restore_sent_ && restore_sent_->version == wanted) return send(from, *restore_sent_);
+  const bool updating = running_ && running_->kind == Kind::kUpdateBaseline;
+  if (update_due() || updating) return;  // soon
+  if (baseline_ != wanted) {
+    return refuse("there is no baseline of " + text_of(wanted) +
+                  "; there will be one after the next commit");
+  }
+  add_waiting(&restorers_, from);
+  const bool sending = running_ && running_->kind == Kind::kSendBaseline && restoring_ == wanted;
+  if (!sending) restore_wanted_ = wanted;
+}
+
+void OwnerEndpoint::Machine::restore_done(const OwnerWorkDone& done) {
+  if (!done.status.ok()) {
+    return answer_restores({restoring_, 0, failure_of(done.status)});
+  }
+  restore_sent_ = RestoreSent{restoring_, done.payloads, std::nullopt};
+  answer_restores(*restore_sent_);
+}
+
+void OwnerEndpoint::Machine::answer_restores(const RestoreSent& answer) {
+  for (const Endpoint& receiver : restorers_) send(receiver, answer);
+  restorers_.clear();
+}
+
+void OwnerEndpoint::Machine::on_message(const Endpoint& from,
+                                        const BaseDigestsRequest& /*message*/) {
+  if (digests_) return send(from, BaseDigests{*digests_, std::nullopt});
+  add_waiting(&digesters_, from);
+}
+
+void OwnerEndpoint::Machine::digests_done(const OwnerWorkDone& done) {
+  if (!done.status.ok()) return answer_digests({{}, failure_of(done.status)});
+  digests_ = done.digests;
+  answer_digests({*digests_, std::nullopt});
+}
+
+void OwnerEndpoint::Machine::answer_digests(const BaseDigests& answer) {
+  for (const Endpoint& receiver : digesters_) send(receiver, answer);
+  digesters_.clear();
+}
+
+}  // namespace dcr
