@@ -15,6 +15,9 @@ inline constexpr Mutant kMutants[] = {
     {"owner_without_fence", "an owner takes a prepare of an attempt that was stopped"},
     {"owner_stops_without_waiting", "an owner says stopped while payloads still go out"},
     {"owner_restores_any_version", "an owner sends a baseline that is not the committed one"},
+    {"early_open", "receivers may write before gates are closed"},
+    {"early_commit", "an attempt is committed before every receiver has completed"},
+    {"no_stop_and_wait", "a retry begins before the failed attempt was stopped"},
 };
 
 }  // namespace dcr

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <variant>
 #include <vector>
@@ -30,10 +31,12 @@ struct CoordinatorProgress {
   std::uint64_t attempt = 0;
   VersionId base;
   AttemptMode mode = AttemptMode::kMixed;
-  const char* phase =
-      "";  // "prepare", "stream", "close_gate", "apply", "commit", "baseline", "stop", …
+  // "gather", "prepare", "stream", "close_gate", "open", "apply", "commit", "baseline", "stop",
+  // "cleanup", …: the states of docs/PROTOCOL.md "Coordinator".
+  const char* phase = "";
   std::uint64_t done = 0, of = 0;  // endpoints that the phase waits for
-  std::string waits_for;           // one of them, by name
+  std::string waits_for;           // one of them, by name, or what else is missing
+  bool operator==(const CoordinatorProgress&) const = default;
 };
 
 using CoordinatorEvent = std::variant<Started, TimePassed, MessageArrived, ControlAnswered>;
@@ -41,8 +44,13 @@ using CoordinatorEffect =
     std::variant<SendMessage, CallControl, Note, Ended, OperatorNeeded, CoordinatorProgress>;
 
 class Coordinator {
+  class Machine;
+
  public:
   explicit Coordinator(CoordinatorOptions options);
+  ~Coordinator();
+  Coordinator(Coordinator&&) noexcept;
+  Coordinator& operator=(Coordinator&&) noexcept;
 
   void step(const CoordinatorEvent& event, Milliseconds now,
             std::vector<CoordinatorEffect>* effects);
@@ -51,6 +59,9 @@ class Coordinator {
   std::uint64_t incarnation() const;
   bool leading() const;
   StatusReply status() const;
+
+ private:
+  std::unique_ptr<Machine> machine_;
 };
 
 }  // namespace dcr
