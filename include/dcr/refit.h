@@ -93,8 +93,11 @@ struct RefitResult {
   // Tensors times receivers by path: "traced", "scratch", "dense", "skip".
   std::map<std::string, std::uint64_t> paths;
   std::vector<RefitPath> not_traced;  // the first 100, skips apart
-  std::vector<RefitStage> stages;     // start-up ("load", "initialize", "prewarm", "audit"), then
-                                      // the refit, in the order of their first begins
+  // Tensors of which no receiver has anything, though no other tensor has their bytes: the first
+  // 100. Their loaders skip them; nothing that was sent of them would be served.
+  std::vector<std::string> unplaced;
+  std::vector<RefitStage> stages;  // start-up ("load", "initialize", "prewarm", "audit"), then
+                                   // the refit, in the order of their first begins
   double startup_seconds = 0;
   double refit_seconds = 0;                 // from prepare to commit; the comparison is not in it
   double refit_busy_seconds = 0;            // processor time of the whole process meanwhile

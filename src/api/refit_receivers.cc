@@ -102,9 +102,7 @@ Status RefitReceivers::prewarm(const Checkpoint& checkpoint) {
     return ranks_[i].receiver->prewarm().with_context("receiver " + std::to_string(rank));
   };
   DCR_TRY(refit_parallel(context_, kStagePrewarm, ranks(), weight, prewarm_one));
-  std::vector<Receiver*> receivers;
-  for (const Rank& rank : ranks_) receivers.push_back(rank.receiver.get());
-  DCR_TRY(share_collectives(receivers));
+  DCR_TRY(share_collectives(receivers()));
   DCR_TRY(refuse());
   return refit_parallel(context_, kStageAudit, ranks(), weight, [&](std::uint64_t i) {
     const std::uint32_t rank = static_cast<std::uint32_t>(i);
@@ -117,6 +115,12 @@ Status RefitReceivers::prewarm(const Checkpoint& checkpoint) {
         })
         .with_context("receiver " + std::to_string(rank));
   });
+}
+
+std::vector<Receiver*> RefitReceivers::receivers() const {
+  std::vector<Receiver*> receivers;
+  for (const Rank& rank : ranks_) receivers.push_back(rank.receiver.get());
+  return receivers;
 }
 
 Status RefitReceivers::refuse() const {
@@ -288,6 +292,10 @@ void RefitReceivers::report(RefitResult* result) const {
       result->not_traced.push_back({context_.catalogue[tensor].name, number,
                                     std::string(path_name(found.path)), found.reason});
     }
+  }
+  for (const std::uint32_t tensor : unplaced_tensors(receivers())) {
+    if (result->unplaced.size() == kListedMax) break;
+    result->unplaced.push_back(context_.catalogue[tensor].name);
   }
 }
 

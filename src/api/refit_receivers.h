@@ -82,6 +82,7 @@ class RefitReceivers {
   Result<Model> make_model(std::uint32_t rank, const std::string& name) const;
   Status load_model(const Checkpoint& checkpoint, Model& model) const;
   Status refuse() const;
+  std::vector<Receiver*> receivers() const;
   Status apply_one(Rank& rank, const std::shared_ptr<const DecodedPayload>& payload) const;
   Status apply_everywhere(const std::shared_ptr<const DecodedPayload>& payload);
   // Applies waiting payloads that have their turn one after another, if there are `least` of them.

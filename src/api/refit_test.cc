@@ -122,6 +122,7 @@ TEST_F(RefitTest, CountsWhatItDid) {
     EXPECT_EQ(result.not_traced[rank].path, "dense");
     EXPECT_EQ(result.not_traced[rank].reason, "the loader writes it by no plain copy");
   }
+  EXPECT_EQ(result.unplaced, std::vector<std::string>());
   EXPECT_EQ(result.compared_bytes, 2U * (24 + 20 + 8 + 3));
   EXPECT_LT(result.owner_memory_bytes, 100'000'000U);
   EXPECT_GT(result.receiver_memory_bytes, 0U);
@@ -245,6 +246,17 @@ TEST_F(RefitTest, FullConversionGivesTheSameBits) {
   EXPECT_EQ(result.canonical_changed, 3U);
   EXPECT_EQ(result.destinations, 6U);
   EXPECT_EQ(result.canonical_elements, 30U);
+}
+
+TEST_F(RefitTest, WhatNoReceiverHasIsNamed) {
+  put_text("receivers.json", R"({"format": 0, "ranks": 2, "rules": [
+    {"match": "a", "class": "row"},
+    {"match": "b", "class": "none", "behaviour": "skip"},
+    {"match": "c", "class": "none", "behaviour": "claim_loaded"}]})");
+  const RefitResult result = run_well();
+  EXPECT_EQ(result.unplaced, (std::vector<std::string>{"b", "c"}));
+  EXPECT_EQ(result.paths, (std::map<std::string, std::uint64_t>{{"traced", 2}, {"skip", 4}}));
+  EXPECT_EQ(result.payloads, 2U);  // of a
 }
 
 TEST_F(RefitTest, ScratchGivesTheSameBits) {

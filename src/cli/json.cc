@@ -167,6 +167,7 @@ std::string refit_json(const RefitResult& result, const Measured& measured) {
   json["owned_bytes_mean"] = result.owned_bytes_mean;
   json["paths"] = result.paths;
   json["not_traced"] = std::move(not_traced);
+  json["unplaced"] = result.unplaced;
   json["stages"] = std::move(stages);
   json["startup_seconds"] = result.startup_seconds;
   json["refit_seconds"] = result.refit_seconds;

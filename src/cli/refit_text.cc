@@ -27,6 +27,9 @@ std::string paths_text(const RefitResult& result) {
     text += fmt::format("  {} on receiver {}: {} ({})\n", printable(path.tensor), path.rank,
                         path.path, printable(path.reason));
   }
+  for (const std::string& name : result.unplaced) {
+    text += fmt::format("  {}: skipped by every receiver\n", printable(name));
+  }
   return text;
 }
 

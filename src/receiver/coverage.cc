@@ -145,7 +145,8 @@ void settle_pairs(const Catalogue& catalogue, const std::vector<Written>& all, c
     if (ranges[first] == ranges[second]) {
       if (result->classes[first].path == TensorPath::kRefused) continue;
       result->classes[first] = {TensorPath::kSkip, Need::kSkip, result->classes[first].collective,
-                                "tensor " + quoted_name(loaded_later) + " has the same bytes"};
+                                "tensor " + quoted_name(loaded_later) + " has the same bytes",
+                                true};
       result->places[first].clear();
       continue;
     }

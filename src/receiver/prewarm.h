@@ -36,6 +36,7 @@ struct TensorClass {
   Need need = Need::kSkip;  // of what is refused, too
   bool collective = false;  // its loader talks to other ranks
   std::string reason;       // of any other path than kTraced
+  bool tied = false;        // kSkip: a tensor that is loaded later has the same bytes
 };
 
 struct PrewarmOptions {
