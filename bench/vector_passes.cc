@@ -12,6 +12,10 @@ HWY_BEFORE_NAMESPACE();
 namespace dcr::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+constexpr std::size_t kLineBytes = 64;
+// Hardware prefetchers stop at the end of a page.
+constexpr std::size_t kPrefetchBytes = 8192;
+
 std::uint64_t read_both_bytes(const std::uint8_t* a, const std::uint8_t* b, std::size_t size) {
   const hn::ScalableTag<std::uint8_t> d;
   const std::size_t step = hn::Lanes(d);
@@ -24,6 +28,10 @@ std::uint64_t read_both_bytes(const std::uint8_t* a, const std::uint8_t* b, std:
   auto sum3 = hn::Zero(d);
   std::size_t i = 0;
   for (; i + 4 * step <= size; i += 4 * step) {
+    for (std::size_t line = 0; line < 4 * step; line += kLineBytes) {
+      __builtin_prefetch(a + i + line + kPrefetchBytes);
+      __builtin_prefetch(b + i + line + kPrefetchBytes);
+    }
     sum0 = hn::Or(sum0, difference(i));
     sum1 = hn::Or(sum1, difference(i + step));
     sum2 = hn::Or(sum2, difference(i + 2 * step));

@@ -7,8 +7,9 @@
 namespace dcr {
 
 // The floor of construction: reads every byte of both spans in step, with four independent
-// accumulators; the result (an OR of XORs folded to one byte) depends on all of them, so that no
-// load can be dropped. REQUIRES: equal sizes. Thread-safe.
+// accumulators, and fetches ahead as the library's scan does; the result (an OR of XORs folded to
+// one byte) depends on all of them, so that no load can be dropped. REQUIRES: equal sizes.
+// Thread-safe.
 std::uint64_t read_both(std::span<const std::uint8_t> a, std::span<const std::uint8_t> b);
 
 // target[i] ^= masks[i]. REQUIRES: equal sizes. Thread-safe on different targets.

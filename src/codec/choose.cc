@@ -57,9 +57,9 @@ std::uint32_t log2_of(std::uint64_t n) {
 // Counts of byte symbols, and what a Huffman code for them is taken to cost.
 class Histogram {
  public:
-  void add(std::uint8_t symbol) {
-    ++counts_[symbol];
-    ++total_;
+  void add(std::uint8_t symbol, std::uint32_t times = 1) {
+    counts_[symbol] += times;
+    total_ += times;
   }
   std::uint64_t total() const { return total_; }
 
@@ -122,27 +122,28 @@ struct ValueSample {
   std::uint64_t two_extra = 0, four_extra = 0, eight_extra = 0;
   std::uint64_t sampled = 0;
 
-  void add(unsigned width, std::uint64_t value) {
-    ++sampled;
-    add_packed(value, 2, &two, &two_escapes, &two_extra);
-    add_packed(value, 4, &four, &four_escapes, &four_extra);
-    add_byte(value, &eight, &eight_extra);
+  void add(unsigned width, std::uint64_t value, std::uint32_t times) {
+    sampled += times;
+    add_packed(value, times, 2, &two, &two_escapes, &two_extra);
+    add_packed(value, times, 4, &four, &four_escapes, &four_extra);
+    add_byte(value, times, &eight, &eight_extra);
     for (unsigned plane = 0; plane < width; ++plane) {
-      planes[plane].add(static_cast<std::uint8_t>(value >> (8 * plane)));
+      planes[plane].add(static_cast<std::uint8_t>(value >> (8 * plane)), times);
     }
   }
 
-  static void add_byte(std::uint64_t value, Histogram* histogram, std::uint64_t* extra) {
+  static void add_byte(std::uint64_t value, std::uint32_t times, Histogram* histogram,
+                       std::uint64_t* extra) {
     const std::uint8_t symbol = byte_symbol(value);
-    histogram->add(symbol);
-    *extra += symbol_extra_bits(symbol);
+    histogram->add(symbol, times);
+    *extra += std::uint64_t{times} * symbol_extra_bits(symbol);
   }
 
-  static void add_packed(std::uint64_t value, unsigned bits, Histogram* packed, Histogram* escapes,
-                         std::uint64_t* extra) {
+  static void add_packed(std::uint64_t value, std::uint32_t times, unsigned bits, Histogram* packed,
+                         Histogram* escapes, std::uint64_t* extra) {
     const std::uint64_t escape = escape_value(bits);
-    packed->add(static_cast<std::uint8_t>(std::min(value, escape)));
-    if (value >= escape) add_byte(value - escape, escapes, extra);
+    packed->add(static_cast<std::uint8_t>(std::min(value, escape)), times);
+    if (value >= escape) add_byte(value - escape, times, escapes, extra);
   }
 };
 
@@ -177,10 +178,21 @@ LocationChoice choose_location(std::span<const std::uint32_t> gaps, std::uint64_
 
 ValueChoice choose_value(unsigned width, const void* values, std::size_t count) {
   ValueSample sample;
+  // Nearly all values are small ones: how often each comes up is counted first.
+  std::array<std::uint32_t, kDirectSymbols> small{};
   for_width(width, [&]<typename Word>(Word) {
-    for_sample(count,
-               [&](std::size_t i) { sample.add(width, static_cast<const Word*>(values)[i]); });
+    for_sample(count, [&](std::size_t i) {
+      const Word value = static_cast<const Word*>(values)[i];
+      if (value < kDirectSymbols) {
+        ++small[value];
+      } else {
+        sample.add(width, value, 1);
+      }
+    });
   });
+  for (std::size_t value = 0; value < small.size(); ++value) {
+    if (small[value] != 0) sample.add(width, value, small[value]);
+  }
   // Packed symbols are coded several to a byte, so that a code of whole bits loses little.
   const std::uint64_t two =
       sample.two.cost(false) + sample.two_escapes.cost(true) + sample.two_extra * kBit;

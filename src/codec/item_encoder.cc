@@ -66,43 +66,44 @@ namespace {
 // Bits by which `add` values may cost, per byte of the word, before `overwrite` is tried too.
 constexpr std::uint64_t kPoorBitsPerByte = 6;
 
-// Bytes of one gap: 255 as often as it goes, then the rest.
-std::uint8_t* put_gap(std::uint32_t gap, std::uint8_t* out) {
-  if (gap >= 2 * 255) {
-    const std::size_t more = gap / 255 - 1;
-    std::memset(out, 255, more);
-    out += more;
-    gap -= static_cast<std::uint32_t>(255 * more);
-  }
-  // One continuation or none, which is hard to predict: without a branch.
-  const std::uint32_t continued = gap >= 255 ? 1 : 0;
-  *out = 255;
-  out += continued;
-  *out = static_cast<std::uint8_t>(gap - 255 * continued);
-  return out + 1;
-}
-
 // Gaps as bytes, 255 meaning "255 and more". Returns how many bytes of 255 there are.
 std::uint64_t pack_byte_gaps(const std::uint32_t* gaps, std::size_t count, Bytes* out) {
   constexpr std::size_t kBlock = 64;
+  constexpr std::uint32_t kFull = 255;
   const std::size_t before = out->size();
   std::size_t written = before;
+  // Whether every gap of the block before fitted one byte, as those of the next then probably do.
+  bool narrow = true;
   for (std::size_t taken = 0; taken < count;) {
     const std::size_t end = std::min(count, taken + kBlock);
-    if (out->size() < written + 2 * kBlock) out->resize(written + 2 * kBlock + (count - taken));
-    const std::size_t narrow =
-        kernels().narrow_gaps(gaps + taken, end - taken, out->data() + written);
-    taken += narrow;
-    written += narrow;
-    if (taken == end) continue;
-    // Each gap takes at most two bytes and one for every 255 of it.
-    std::uint64_t sum = 0;
-    for (std::size_t i = taken; i < end; ++i) sum += gaps[i];
-    const std::size_t room = written + 2 * kBlock + static_cast<std::size_t>(sum / 255);
+    const std::size_t one_each = written + (end - taken);
+    const std::size_t room = written + 2 * kBlock;  // no more than two bytes for most gaps
     if (out->size() < room) out->resize(room + (count - taken));
+    if (narrow) {
+      const std::size_t fitted =
+          kernels().narrow_gaps(gaps + taken, end - taken, out->data() + written);
+      taken += fitted;
+      written += fitted;
+    }
     std::uint8_t* to = out->data() + written;
-    for (; taken < end; ++taken) to = put_gap(gaps[taken], to);
+    for (; taken < end; ++taken) {
+      std::uint32_t gap = gaps[taken];
+      if (gap >= 2 * kFull) {
+        const std::size_t more = gap / kFull - 1;
+        written = static_cast<std::size_t>(to - out->data()) + more;
+        if (out->size() < written + 2 * kBlock) out->resize(written + 2 * kBlock + (count - taken));
+        to = out->data() + written;
+        std::memset(to - more, kFull, more);
+        gap -= static_cast<std::uint32_t>(kFull * more);
+      }
+      // One continuation or none, which is hard to predict: without a branch.
+      const std::uint32_t continued = gap >= kFull ? 1 : 0;
+      *to = kFull;
+      to += continued;
+      *to++ = static_cast<std::uint8_t>(gap - kFull * continued);
+    }
     written = static_cast<std::size_t>(to - out->data());
+    narrow = written == one_each;
   }
   out->resize(written);
   return written - before - count;
@@ -159,15 +160,19 @@ void pack_byte_symbols(const Word* values, std::size_t count, std::uint64_t base
   bits.finish();
 }
 
-// The words that are at least `escape`, without a branch per word. `high` has room for `count`
-// words.
+// The words whose packed symbols are escapes; returns how many. `high` has room for them.
 template <typename Word>
-std::size_t gather_escapes(const Word* values, std::size_t count, std::uint64_t escape,
-                           Word* high) {
+std::size_t gather_escapes(unsigned bits, const std::uint8_t* symbols, const Word* values,
+                           std::size_t count, Word* high) {
+  constexpr std::size_t kBlock = 4096;  // whole bytes of symbols
+  std::array<std::uint16_t, kBlock + kEscapeSlack> indices;
   std::size_t found = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    high[found] = values[i];
-    found += values[i] >= escape ? 1 : 0;
+  for (std::size_t done = 0; done < count; done += kBlock) {
+    const std::size_t part = std::min(kBlock, count - done);
+    const std::size_t escapes =
+        kernels().find_escapes(bits, symbols + done * bits / 8, part, indices.data());
+    for (std::size_t i = 0; i < escapes; ++i) high[found + i] = values[done + indices[i]];
+    found += escapes;
   }
   return found;
 }
@@ -203,9 +208,9 @@ void pack_values(const Word* values, std::size_t count, Bytes* scratch, EncodedI
     const std::size_t escapes =
         kernels().pack_symbols(sizeof(Word), bits, values, count, item->symbols.data());
     if (escapes > 0) {
-      scratch->resize((count + 1) * sizeof(Word));
+      scratch->resize(escapes * sizeof(Word));
       Word* high = reinterpret_cast<Word*>(scratch->data());
-      const std::size_t found = gather_escapes(values, count, escape_value(bits), high);
+      const std::size_t found = gather_escapes(bits, item->symbols.data(), values, count, high);
       DCR_ASSERT(found == escapes);
       pack_byte_symbols(high, escapes, escape_value(bits), &item->escapes, &item->extra);
     }

@@ -28,6 +28,9 @@ constexpr std::size_t kStepWords = 64;
 // Symbols that one step of the packing loops covers: a block of bytes in the first-level cache.
 constexpr std::size_t kBlock = 1024;
 
+// Beside the bits whose lowest one is sought: else compilers branch on whether there is any.
+constexpr std::uint64_t kHighestBit = std::uint64_t{1} << 63;
+
 // The unsigned integer with a bit for each of so many lanes.
 template <std::size_t kLanes>
 using LaneBits = std::conditional_t<
@@ -35,23 +38,42 @@ using LaneBits = std::conditional_t<
     std::conditional_t<kLanes <= 16, std::uint16_t,
                        std::conditional_t<kLanes <= 32, std::uint32_t, std::uint64_t>>>;
 
+// One bit for each lane of a mask.
+template <class D, class Mask>
+HWY_INLINE std::uint64_t bits_of(D d, Mask mask) {
+  // Exactly as many bytes as are stored: a wider load behind a narrower store would wait for it.
+  LaneBits<hn::MaxLanes(d)> bits = 0;
+  hn::StoreMaskBits(d, mask, reinterpret_cast<std::uint8_t*>(&bits));
+  const std::size_t lanes = hn::Lanes(d);
+  return lanes < 8 ? bits & ((std::uint64_t{1} << lanes) - 1) : bits;
+}
+
 // Bit i is set where word i of the 64 differs.
 template <typename Word>
 HWY_INLINE std::uint64_t difference_mask(const std::uint8_t* old_words,
                                          const std::uint8_t* new_words) {
   const hn::CappedTag<Word, kStepWords> d;
   const std::size_t lanes = hn::Lanes(d);
+  const auto equal_at = [&](std::size_t i) {
+    return hn::Eq(hn::LoadU(d, reinterpret_cast<const Word*>(old_words) + i),
+                  hn::LoadU(d, reinterpret_cast<const Word*>(new_words) + i));
+  };
   std::uint64_t equal = 0;
-  for (std::size_t i = 0; i < kStepWords; i += lanes) {
-    const auto a = hn::LoadU(d, reinterpret_cast<const Word*>(old_words) + i);
-    const auto b = hn::LoadU(d, reinterpret_cast<const Word*>(new_words) + i);
-    // Exactly as many bytes as are stored: a wider load behind a narrower store would wait for it.
-    LaneBits<hn::MaxLanes(d)> bits = 0;
-    hn::StoreMaskBits(d, hn::Eq(a, b), reinterpret_cast<std::uint8_t*>(&bits));
-    std::uint64_t part = bits;
-    if (lanes < 8) part &= (std::uint64_t{1} << lanes) - 1;
-    equal |= part << i;
+#if HWY_TARGET == HWY_AVX2
+  // Bits come out of bytes only: of two vectors at once where words are two bytes.
+  if constexpr (sizeof(Word) == 2) {
+    const hn::Repartition<std::uint8_t, decltype(d)> d8;
+    const auto bytes_at = [&](std::size_t i) {
+      return hn::BitCast(d8, hn::VecFromMask(d, equal_at(i)));
+    };
+    for (std::size_t i = 0; i < kStepWords; i += 2 * lanes) {
+      const auto bytes = hn::ConcatEven(d8, bytes_at(i + lanes), bytes_at(i));
+      equal |= bits_of(d8, hn::MaskFromVec(bytes)) << i;
+    }
+    return ~equal;
   }
+#endif
+  for (std::size_t i = 0; i < kStepWords; i += lanes) equal |= bits_of(d, equal_at(i)) << i;
   return ~equal;
 }
 
@@ -67,7 +89,7 @@ std::uint64_t tail_mask(const std::uint8_t* old_words, const std::uint8_t* new_w
   return mask;
 }
 
-// Where scan_words writes next, and the positions (words scanned so far) of the current step and
+// Where scan_words writes next, and the positions (words scanned so far) of the current group and
 // after the last change.
 template <typename Word>
 struct ScanOutput {
@@ -77,48 +99,73 @@ struct ScanOutput {
   std::uint64_t after_last;
 };
 
-// Changes that one group of `emit` writes.
-constexpr std::size_t kGroup = 4;
 // How far ahead both inputs are fetched: two pages. Hardware prefetchers stop at the end of a page,
 // and the work on changes leaves too few loads in flight to hide what that costs.
 constexpr std::size_t kPrefetchBytes = 8192;
-// Steps whose masks are made before any of them is looked at.
+// Steps whose masks are made before any of them is looked at. A group has as many words as a byte
+// can count, so that whatever an index holds lies in the group.
 constexpr std::size_t kGroupSteps = 4;
+constexpr std::size_t kGroupWords = kGroupSteps * kStepWords;
+static_assert(kGroupWords == 256);
+// Indices of a step that are written without a test per change, also where the step has fewer:
+// what lies past the last is overwritten by the next step, which is cheaper than a mispredicted
+// branch.
+constexpr std::size_t kIndexSlots = 3;
+// The same for the gaps and values of a group.
+constexpr std::size_t kValueSlots = 4;
 
-// Writes the changes of one step. Whole groups are written without a test per change, also where
-// the step has fewer: what lies past the last change is overwritten by the next step, which is
-// cheaper than a mispredicted branch.
-template <Encoding kEncoding, typename Word>
-HWY_INLINE void emit(std::uint64_t mask, const std::uint8_t* old_words,
+struct GroupIndices {
+  static_assert(kIndexSlots <= kValueSlots);
+  // Beyond the last index of a group: what slots hold, or an earlier group left, or zero.
+  std::uint8_t index[kGroupWords + kValueSlots] = {};
+};
+
+// The indices of the words that differ in a group of `steps` steps; returns how many.
+HWY_INLINE std::size_t find_changes(const std::uint64_t* masks, std::size_t steps,
+                                    GroupIndices* indices) {
+  std::size_t found = 0;
+  for (std::size_t step = 0; step < steps; ++step) {
+    std::uint64_t mask = masks[step];
+    std::uint8_t* index = indices->index + found;
+    found += static_cast<std::size_t>(std::popcount(mask));
+    const std::uint8_t* const end = indices->index + found;
+    do {
+      for (std::size_t i = 0; i < kIndexSlots; ++i) {
+        const int bit = std::countr_zero(mask | kHighestBit);
+        index[i] = static_cast<std::uint8_t>(step * kStepWords + static_cast<std::size_t>(bit));
+        mask &= mask - 1;
+      }
+      index += kIndexSlots;
+    } while (index < end);
+  }
+  return found;
+}
+
+// Writes the changes of one group, kSlots at a time.
+template <std::size_t kSlots, Encoding kEncoding, typename Word>
+HWY_INLINE void emit(const GroupIndices& indices, std::size_t found, const std::uint8_t* old_words,
                      const std::uint8_t* new_words, ScanOutput<Word>* out) {
-  const std::size_t count = static_cast<std::size_t>(std::popcount(mask));
-  const std::uint64_t end = out->position + 64 - static_cast<std::uint64_t>(std::countl_zero(mask));
-  const std::uint64_t after_step = count == 0 ? out->after_last : end;
-  std::uint64_t after_last = out->after_last;
-  std::size_t written = 0;
-  do {
-    for (std::size_t i = 0; i < kGroup; ++i) {
-      const std::uint64_t index = static_cast<std::uint64_t>(std::countr_zero(mask)) & 63;
-      const std::uint64_t position = out->position + index;
-      out->gaps[written] = static_cast<std::uint32_t>(position - after_last);
-      out->values[written] = encode_word(kEncoding, load_word<Word>(old_words, index),
-                                         load_word<Word>(new_words, index));
-      after_last = position + 1;
-      mask &= mask - 1;
-      ++written;
+  std::uint64_t before = out->after_last - out->position;
+  for (std::size_t done = 0; done < found; done += kSlots) {
+    for (std::size_t i = done; i < done + kSlots; ++i) {
+      const std::uint64_t index = indices.index[i];
+      out->gaps[i] = static_cast<std::uint32_t>(index - before);
+      out->values[i] = encode_word(kEncoding, load_word<Word>(old_words, index),
+                                   load_word<Word>(new_words, index));
+      before = index + 1;
     }
-  } while (written < count);
-  out->gaps += count;
-  out->values += count;
-  out->after_last = after_step;
+  }
+  out->gaps += found;
+  out->values += found;
+  out->after_last = out->position + indices.index[found - 1] + 1;
 }
 
 template <Encoding kEncoding, typename Word>
 HWY_INLINE void scan_row(const std::uint8_t* old_words, const std::uint8_t* new_words,
-                         std::uint64_t count, ScanOutput<Word>* out) {
+                         std::uint64_t count, GroupIndices* indices, ScanOutput<Word>* out) {
   constexpr std::size_t kStepBytes = kStepWords * sizeof(Word);
   std::uint64_t left = count;
-  for (; left >= kGroupSteps * kStepWords; left -= kGroupSteps * kStepWords) {
+  for (; left >= kGroupWords; left -= kGroupWords) {
     std::uint64_t masks[kGroupSteps];
     std::uint64_t any = 0;
     for (std::size_t i = 0; i < kGroupSteps; ++i) {
@@ -129,27 +176,27 @@ HWY_INLINE void scan_row(const std::uint8_t* old_words, const std::uint8_t* new_
       masks[i] = difference_mask<Word>(old_words + i * kStepBytes, new_words + i * kStepBytes);
       any |= masks[i];
     }
-    if (any == 0) {
-      out->position += kGroupSteps * kStepWords;
-    } else {
-      for (std::size_t i = 0; i < kGroupSteps; ++i) {
-        emit<kEncoding>(masks[i], old_words + i * kStepBytes, new_words + i * kStepBytes, out);
-        out->position += kStepWords;
-      }
+    if (any != 0) {
+      const std::size_t found = find_changes(masks, kGroupSteps, indices);
+      emit<kValueSlots, kEncoding>(*indices, found, old_words, new_words, out);
     }
+    out->position += kGroupWords;
     old_words += kGroupSteps * kStepBytes;
     new_words += kGroupSteps * kStepBytes;
   }
-  while (left > 0) {
-    const std::uint64_t part = std::min<std::uint64_t>(left, kStepWords);
-    const std::uint64_t mask = part == kStepWords ? difference_mask<Word>(old_words, new_words)
-                                                  : tail_mask<Word>(old_words, new_words, part);
-    if (mask != 0) emit<kEncoding>(mask, old_words, new_words, out);
-    out->position += part;
-    old_words += part * sizeof(Word);
-    new_words += part * sizeof(Word);
-    left -= part;
+  if (left == 0) return;
+  std::uint64_t masks[kGroupSteps];
+  std::size_t steps = 0;
+  for (std::uint64_t done = 0; done < left; done += kStepWords) {
+    const std::uint8_t* const old_step = old_words + done * sizeof(Word);
+    const std::uint8_t* const new_step = new_words + done * sizeof(Word);
+    masks[steps++] = left - done >= kStepWords ? difference_mask<Word>(old_step, new_step)
+                                               : tail_mask<Word>(old_step, new_step, left - done);
   }
+  const std::size_t found = find_changes(masks, steps, indices);
+  // One by one: what other slots hold may lie past the end of the row.
+  if (found != 0) emit<1, kEncoding>(*indices, found, old_words, new_words, out);
+  out->position += left;
 }
 
 template <Encoding kEncoding, typename Word>
@@ -158,9 +205,11 @@ std::size_t scan_words(const ScanBox& box, std::uint64_t* unchanged, std::uint32
   // Positions start at the words that were equal before the box, so that the first gap includes
   // them.
   ScanOutput<Word> out{gaps, values, *unchanged, 0};
+  GroupIndices indices;
   for (std::uint64_t row = 0; row < box.rows; ++row) {
     scan_row<kEncoding>(box.old_words + row * box.old_row_stride_bytes,
-                        box.new_words + row * box.new_row_stride_bytes, box.row_words, &out);
+                        box.new_words + row * box.new_row_stride_bytes, box.row_words, &indices,
+                        &out);
   }
   *unchanged = out.position - out.after_last;
   return static_cast<std::size_t>(out.gaps - gaps);
@@ -314,7 +363,8 @@ std::size_t find_escapes(unsigned bits, const std::uint8_t* in, std::size_t coun
     // The first few without asking whether they exist: how many there are is hard to predict.
     while (true) {
       for (std::size_t i = 0; i < kEscapeSlack; ++i, left &= left - 1) {
-        const std::size_t bit = 8 * done + static_cast<std::size_t>(std::countr_zero(left));
+        const std::size_t bit =
+            8 * done + static_cast<std::size_t>(std::countr_zero(left | kHighestBit));
         indices[found + i] = static_cast<std::uint16_t>(bit >> shift);
       }
       found += kEscapeSlack;
