@@ -7,7 +7,6 @@
 #include <unistd.h>
 #include <zmq.h>
 
-#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -71,8 +70,8 @@ class TcpConnection {
   explicit TcpConnection(const std::string& address) {
     sockaddr_in to{};
     to.sin_family = AF_INET;
-    to.sin_port = htons(
-        static_cast<std::uint16_t>(std::atoi(address.substr(address.rfind(':') + 1).c_str())));
+    to.sin_port =
+        htons(static_cast<std::uint16_t>(std::stoul(address.substr(address.rfind(':') + 1))));
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     open_ = ::connect(fd_, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0;
   }

@@ -195,7 +195,7 @@ void ChannelLoop::receive_messages() {
     auto incoming = sockets_.listener.receive_message(kControlMessageBytesMax);
     if (!incoming.ok()) return shared_.reporter.once("listener", incoming.status());
     if (!*incoming) return;
-    take(std::move(**incoming));
+    take(**incoming);
   }
 }
 
@@ -219,7 +219,7 @@ Status ChannelLoop::check(const IncomingMessage& incoming, ReceivedMessage* rece
   return {};
 }
 
-void ChannelLoop::take(IncomingMessage incoming) {
+void ChannelLoop::take(const IncomingMessage& incoming) {
   ReceivedMessage received;
   const Status checked = check(incoming, &received);
   if (!checked.ok()) {

@@ -83,7 +83,7 @@ class ChannelLoop {
   void refuse_connection(const std::string& kind, const Status& problem);
   void refuse_unfinished();
   void receive_messages();
-  void take(IncomingMessage incoming);
+  void take(const IncomingMessage& incoming);
   Status check(const IncomingMessage& incoming, ReceivedMessage* received);
   void send_messages();
   void send_to(const std::string& peer, const ChannelTarget& target);

@@ -15,7 +15,8 @@
 namespace dcr {
 namespace {
 
-static_assert(kKeyBytes == crypto_box_PUBLICKEYBYTES && kKeyBytes == crypto_box_SECRETKEYBYTES);
+static_assert(kKeyBytes == crypto_box_PUBLICKEYBYTES);
+static_assert(kKeyBytes == crypto_box_SECRETKEYBYTES);
 static_assert(kKeyBytes == crypto_scalarmult_BYTES);
 
 constexpr std::string_view kSecretWord = "dcr-secret-key";
@@ -104,7 +105,7 @@ Status write_beside(FileSystem& files, const std::string& path, ByteSpan bytes,
 Status replace_file(FileSystem& files, const std::string& path, ByteSpan bytes,
                     std::uint32_t permissions) {
   const std::string beside = path + ".partial";
-  const Status left_over = files.remove(beside);  // of a writer that was killed
+  Status left_over = files.remove(beside);  // of a writer that was killed
   if (!left_over.ok() && left_over.code() != Code::kNotFound) return left_over;
   Status written = write_beside(files, beside, bytes, permissions);
   if (written.ok()) written = files.rename(beside, path);

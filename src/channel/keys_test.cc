@@ -90,6 +90,7 @@ TEST(Keys, AMovedSecretIsNowhereElse) {
   SecretKey assigned;
   assigned = std::move(moved);
   EXPECT_EQ(assigned.bytes(), bytes);
+  // NOLINTNEXTLINE(bugprone-use-after-move): what is left in it is the question
   EXPECT_EQ(moved.bytes(), (std::array<std::uint8_t, kKeyBytes>{}));
 }
 
