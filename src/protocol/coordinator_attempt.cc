@@ -23,20 +23,17 @@ void Coordinator::Machine::set(Peer* peer, Done done) {
 }
 
 void Coordinator::Machine::on_message(const Endpoint& from, const Prepared& message) {
-  if (Peer* const peer = bound(from, message.attempt)) set(peer, &Peer::prepared);
+  Peer* const peer = bound(from, message.attempt);
+  if (peer == nullptr) return;
+  // An owner says it again while its work goes on.
+  if (peer->role == Role::kOwner && peer->prepared && !peer->sent) progress_at_ = now_;
+  set(peer, &Peer::prepared);
 }
 void Coordinator::Machine::on_message(const Endpoint& from, const Sent& message) {
   Peer* const peer = bound(from, message.attempt);
   if (peer == nullptr || peer->role != Role::kOwner) return;
   set(peer, &Peer::prepared);
   set(peer, &Peer::sent);
-}
-// Owners tell nodes; told to the leader, it says that something goes on.
-void Coordinator::Machine::on_message(const Endpoint& from, const PayloadsSent& message) {
-  if (message.stream.restore) return;
-  Peer* const peer = bound(from, message.stream.number);
-  if (peer == nullptr || peer->role != Role::kOwner) return;
-  progress_at_ = now_;
 }
 void Coordinator::Machine::on_message(const Endpoint& from, const Staged& message) {
   Peer* const peer = bound(from, message.attempt);
@@ -69,6 +66,13 @@ void Coordinator::Machine::on_message(const Endpoint& from, const AttemptFailed&
   if (peer == nullptr) return;
   // Whoever else failed tells whether one of them is to blame.
   peer->failed = true;
+  // An owner that conflicts waits for no such refit any more.
+  const auto asked = asked_.find(from.name);
+  if (message.rejected && message.failure.code == Code::kConflict && asked != asked_.end() &&
+      bound_candidate(asked->second)) {
+    DCR_PROBE("an owner waits for its refit no longer");
+    asked_.erase(asked);
+  }
   if (phase_ != Phase::kAttempt) return;
   fail_attempt(status_of(message.failure).with_context(name_of(*peer)), message.rejected);
 }
@@ -168,10 +172,10 @@ void Coordinator::Machine::repeat_attempt() {
   const bool remind = now_ >= remind_at_;
   if (remind) remind_at_ = now_ + options_.waits.look_ms;
   for (const Peer& peer : peers_) {
-    const bool owes_end = peer.role == Role::kOwner && !peer.sent;
-    const bool owes_staging = peer.role == Role::kNode && !peer.staged && !closing_;
-    // What they sent may have been lost: a repeated Prepare is answered with it.
-    if (remind && peer.prepared && (owes_end || owes_staging)) send(peer.endpoint, prepare_);
+    // What it said may have been lost: a repeated Prepare is answered with it. (Owners and whoever
+    // failed say it again by themselves.)
+    const bool owes = peer.role == Role::kNode && peer.prepared && !peer.staged && !closing_;
+    if (remind && owes) send(peer.endpoint, prepare_);
   }
   if (closing_ && !open_) ask(kReceivers, &Peer::closed, CloseGate{record_.attempt});
   if (!open_) return;

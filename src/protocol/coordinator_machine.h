@@ -130,7 +130,6 @@ class Coordinator::Machine {
   // ---- coordinator_attempt.cc
   void on_message(const Endpoint& from, const Prepared& message);
   void on_message(const Endpoint& from, const Sent& message);
-  void on_message(const Endpoint& from, const PayloadsSent& message);
   void on_message(const Endpoint& from, const Staged& message);
   void on_message(const Endpoint& from, const StagingFull& message);
   void on_message(const Endpoint& from, const GateClosed& message);
@@ -167,6 +166,7 @@ class Coordinator::Machine {
   void end_refits(const std::optional<Failure>& failure,
                   const std::function<bool(const AskedRefit&)>& ends);
   bool bound_candidate(const AskedRefit& asked) const;
+  void end_committed();
 
   template <typename T>
   void on_message(const Endpoint& /*from*/, const T& /*message*/) {}  // for others

@@ -12,7 +12,7 @@ namespace {
 
 template <typename Message>
 auto order(const Message& message) {
-  return std::make_tuple(message.candidate.incarnation, message.call);
+  return std::make_tuple(message.candidate.incarnation, message.call, message.candidate.counter);
 }
 
 }  // namespace

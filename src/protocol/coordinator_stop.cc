@@ -43,6 +43,12 @@ void Coordinator::Machine::on_message(const Endpoint& from, const BaselineUpdate
   // K may have been seen by owners before its commit was answered here.
   const VersionId made{record_.base.version + 1, record_.attempt};
   if (peer == nullptr || peer->role != Role::kOwner || message.committed != made) return;
+  // Said again by who has not heard how its refit ended.
+  const auto answered = answered_.find(from.name);
+  if (answered != answered_.end() && answered->second.committed.id == made &&
+      answered->second.candidate == peer->candidate) {
+    send(from, answered->second);
+  }
   peer->updated = true;
   peer->without_baseline = message.failure.has_value();
   if (message.failure) {
@@ -64,8 +70,17 @@ void Coordinator::Machine::drive_baseline() {
     peer.without_baseline = true;
     note("committed, " + peer.endpoint.name + " without baseline");
   }
-  end_refits(std::nullopt, [this](const AskedRefit& asked) { return bound_candidate(asked); });
+  end_committed();
   enter(Phase::kCleanup);
+}
+
+// Also those of which this leader has no request: they saw the commit before they found it.
+void Coordinator::Machine::end_committed() {
+  for (const Peer& peer : peers_) {
+    if (peer.role != Role::kOwner || peer.gone || asked_.contains(peer.endpoint.name)) continue;
+    asked_[peer.endpoint.name] = {peer.endpoint, {peer.candidate, "", std::nullopt, false, 0}};
+  }
+  end_refits(std::nullopt, [this](const AskedRefit& asked) { return bound_candidate(asked); });
 }
 
 // ---- stopped

@@ -178,7 +178,7 @@ void fields(Io& io, typename Io::template Of<RefitEnded>& message) {
   io.number("attempts", message.attempts);
   io.list("without baseline", message.without_baseline, kEndpointsMax,
           [](auto& list, auto& name) { list.name("name", name); });
-  io.number("call", message.call, 1);
+  io.number("call", message.call);
 }
 
 // ---- everybody bound → coordinator

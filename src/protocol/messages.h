@@ -139,7 +139,8 @@ struct RefitEnded {
   std::optional<Failure> failure;  // nothing: `committed` is this refit's
   std::uint64_t attempts = 0;
   std::vector<std::string> without_baseline;  // owners that are dense next time
-  std::uint64_t call = 1;                     // of the addressee's request
+  // Of the addressee's request; 0: whichever asks for that candidate, which is committed.
+  std::uint64_t call = 1;
   bool operator==(const RefitEnded&) const = default;
 };
 

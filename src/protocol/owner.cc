@@ -112,6 +112,7 @@ void OwnerEndpoint::Machine::on(const OwnerWorkDone& event) {
 void OwnerEndpoint::Machine::on(const RefitCalled& event) {
   refit_ = Refit();
   refit_->call = event;
+  refit_->number = ++refits_;
 }
 
 void OwnerEndpoint::Machine::advance() {

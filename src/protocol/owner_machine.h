@@ -41,6 +41,7 @@ class OwnerEndpoint::Machine {
   // The refit that the trainer waits for.
   struct Refit {
     RefitCalled call;
+    std::uint64_t number = 0;            // of the incarnation's refits
     std::optional<Candidate> candidate;  // once it is enrolled
     std::uint64_t attempts = 0;          // that were prepared here
     std::optional<VersionId> sent_base;  // of the last of them
@@ -153,6 +154,7 @@ class OwnerEndpoint::Machine {
   VersionId updating_;                      // of UpdateBaseline that runs
   std::optional<BaselineUpdated> updated_;  // of the last commit that bound this owner
 
+  std::uint64_t refits_ = 0;   // that were called
   std::uint64_t counter_ = 0;  // of candidates
   std::optional<Candidate> last_candidate_;
   std::optional<Refit> refit_;

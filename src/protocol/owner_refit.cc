@@ -15,7 +15,8 @@ void OwnerEndpoint::Machine::form_candidate() {
 }
 
 RefitRequest OwnerEndpoint::Machine::refit_request() const {
-  return {*refit_->candidate, refit_->call.label, baseline_, refit_->call.asynchronous};
+  return {*refit_->candidate, refit_->call.label, baseline_, refit_->call.asynchronous,
+          refit_->number};
 }
 
 bool OwnerEndpoint::Machine::binds_candidate(const TransitionRecord& transition) const {
@@ -87,6 +88,8 @@ void OwnerEndpoint::Machine::on_message(const Endpoint& from, const Look& /*mess
 
 void OwnerEndpoint::Machine::on_message(const Endpoint& /*from*/, const RefitEnded& message) {
   if (!refit_ || message.candidate != refit_->candidate || refit_->failing) return;
+  // Of an earlier refit of the same candidate.
+  if (message.call != refit_->number && (message.call != 0 || message.failure)) return;
   refit_->ended = message;
   refit_->ended_call = called_;
   session_.look();

@@ -100,7 +100,7 @@ class OwnerEndpointTest : public testing::Test {
     owner->step(done_of(Kind::kUpdateBaseline, message.base.version + 1));
     remove_restores();
     owner->receive(world.leader,
-                   RefitEnded{candidate_, world.control.read()->commit, std::nullopt, 1, {}});
+                   RefitEnded{candidate_, world.control.read()->commit, std::nullopt, 1, {}, 0});
     EXPECT_TRUE(owner->take_work<RefitFinished>().status.ok());
   }
 
@@ -435,7 +435,10 @@ TEST_F(OwnerEndpointTest, TheSameCandidateIsKeptForTheSameWeights) {
   EXPECT_FALSE(owner->take_work<RefitFinished>().status.ok());
   call_refit(true);
   EXPECT_EQ(candidate(), first);
+  // A late answer to the first.
   owner->receive(world.leader, RefitEnded{first, {}, Failure{Code::kIo, "", "why"}, 1, {}});
+  EXPECT_TRUE(owner->work.empty());
+  owner->receive(world.leader, RefitEnded{first, {}, Failure{Code::kIo, "", "why"}, 1, {}, 2});
   owner->take_work<RefitFinished>();
   call_refit(false);
   EXPECT_EQ(candidate().counter, first.counter + 1);
@@ -545,7 +548,7 @@ TEST_F(OwnerEndpointTest, RestoreStreamsOfEarlierVersionsGo) {
       owner->step(done_of(Kind::kRemoveRestores, version));
     }
     owner->receive(world.leader,
-                   RefitEnded{candidate_, world.control.read()->commit, std::nullopt, 1, {}});
+                   RefitEnded{candidate_, world.control.read()->commit, std::nullopt, 1, {}, 0});
     owner->take_work<RefitFinished>();
     EXPECT_TRUE(owner->work.empty());
     if (version > 1) continue;

@@ -37,6 +37,7 @@ class CoordinatorWorld {
     std::optional<RefitRequest> asks;
     std::vector<RefitEnded> ended;
     std::uint64_t calls = 0, candidates = 0;
+    Milliseconds repeats_at = 0;
   };
   using Replies = std::vector<Message>;
   // What an endpoint does with a message instead of the usual; false: the usual.
@@ -53,6 +54,8 @@ class CoordinatorWorld {
   ControlFault fault;
   LostReply lost_reply;
   std::function<void(const std::string& coordinator, const ControlRequest&)> before_call;
+  // What endpoints say, when they say it.
+  std::function<void(const Endpoint& from, const Message&)> observe;
   // How long a message or an answer takes; nothing: it is lost.
   std::function<std::vector<Milliseconds>()> delays = [] { return std::vector<Milliseconds>{0}; };
   std::function<Milliseconds()> call_delay = [] { return Milliseconds{0}; };
@@ -193,6 +196,7 @@ class CoordinatorWorld {
   // ---- messages
 
   void to_coordinator(const Endpoint& from, const Endpoint& to, const Message& message) {
+    if (observe) observe(from, message);
     for (const Milliseconds delay : delays()) {
       at(now + delay, [this, from, to, message] {
         Host& host = hosts_[to.name];
@@ -301,9 +305,26 @@ class CoordinatorWorld {
         if (!script || !script(endpoint, message.message, &replies)) {
           usual(endpoint, message.message, &replies);
         }
-        for (const Message& reply : replies) to_coordinator(endpoint.endpoint, self, reply);
+        for (const Message& reply : replies) {
+          to_coordinator(endpoint.endpoint, self, reply);
+          if (std::holds_alternative<Sent>(reply))
+            repeat_sent(message.to, self, std::get<Sent>(reply));
+        }
       });
     }
+  }
+
+  // An owner says it until its attempt is over.
+  void repeat_sent(const std::string& owner, const Endpoint& to, const Sent& message) {
+    at(now + waits.repeat_ms, [this, owner, to, message, from = endpoints[owner].endpoint] {
+      const Scripted& endpoint = endpoints[owner];
+      const bool over = control.read()->commit.id.baseline == message.attempt;
+      if (over || !endpoint.alive || endpoint.endpoint != from) return;
+      if (endpoint.current != message.attempt || endpoint.repeats_at > now) return;
+      endpoints[owner].repeats_at = now + 1;
+      to_coordinator(endpoint.endpoint, to, message);
+      repeat_sent(owner, to, message);
+    });
   }
 
   void repeat_request(const std::string& owner, std::uint64_t call) {
