@@ -164,6 +164,35 @@ TEST_F(CoordinatorTest, ARejectionBeforeAnythingIsOpenEndsTheTransition) {
   EXPECT_TRUE(control.read_member("receiver-0")->has_value());
 }
 
+TEST_F(CoordinatorTest, AnOwnerThatWaitsForNoRefitIsAskedForNone) {
+  on<Flush>([this](Scripted& endpoint, const Flush& flush, Replies* replies) {
+    if (endpoint.endpoint.name != "receiver-1" || flush.attempt > 1) return false;
+    endpoints["owner-1"].asks.reset();
+    replies->push_back(AttemptFailed{1, false, {Code::kIo, "", "the device is lost"}});
+    return true;
+  });
+  std::uint64_t rejections = 0;
+  const Script flushes = script;
+  script = [&rejections, flushes](Scripted& endpoint, const Message& message, Replies* replies) {
+    const auto* const prepare = std::get_if<Prepare>(&message);
+    if (prepare == nullptr || endpoint.endpoint.name != "owner-1" || endpoint.asks) {
+      return flushes(endpoint, message, replies);
+    }
+    ++rejections;
+    replies->push_back(
+        AttemptFailed{prepare->attempt, true, {Code::kConflict, "", "no refit waits"}});
+    return true;
+  };
+  refit("step 1");
+  ASSERT_FALSE(run_for(10'000, [this] { return !endpoints["owner-0"].asks; }));
+  EXPECT_EQ(rejections, 1U);
+  EXPECT_EQ(coordinator("coordinator-0").status().detail, "waits for owner-1 to ask for a refit");
+  ask("owner-1", "step 1");
+  ASSERT_TRUE(refit_ends(waits.repeat_ms)) << all_notes();
+  EXPECT_EQ(ended("owner-0")[0].failure, std::nullopt);
+  EXPECT_EQ(ended("owner-0")[0].attempts, 3U);
+}
+
 TEST_F(CoordinatorTest, AFailureBeforeAnythingIsOpenIsTriedAgainAsItWas) {
   on<Prepare>([](Scripted& endpoint, const Prepare& prepare, Replies* replies) {
     if (endpoint.endpoint.name != "owner-1" || prepare.attempt > 1) return false;

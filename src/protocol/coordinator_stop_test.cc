@@ -51,6 +51,41 @@ TEST_F(CoordinatorTest, AnOwnerThatDiesAfterTheCommitIsNotWaitedFor) {
   EXPECT_EQ(ended("owner-0")[0].without_baseline, Lines{"owner-1"});
 }
 
+// Its baseline says what it has seen; what it has not is how the refit ended for all.
+TEST_F(CoordinatorTest, AnOwnerThatMissedTheEndIsToldAgain) {
+  refit("step 1");
+  ASSERT_TRUE(refit_ends(0));
+  run_for(1'000);
+  ASSERT_EQ(count("refit_ended > owner-1"), 1U);
+  const Endpoint leader{"coordinator-0", 0};
+  to_coordinator(endpoints["owner-1"].endpoint, leader, BaselineUpdated{{1, 1}, std::nullopt});
+  run_for(0);
+  EXPECT_EQ(count("refit_ended > owner-1"), 2U);
+  EXPECT_EQ(count("refit_ended > owner-0"), 1U);
+  to_coordinator(endpoints["owner-1"].endpoint, leader, BaselineUpdated{{2, 2}, std::nullopt});
+  run_for(0);
+  EXPECT_EQ(count("refit_ended > owner-1"), 2U);
+}
+
+// What was read before the commit is not what the next attempt is made from.
+TEST_F(CoordinatorTest, AReadingOfMembersThatIsOlderThanTheCommitIsNotUsed) {
+  mute<Flush>("receiver-0");
+  refit("step 1");
+  run_for(100);
+  answer_delay = [](const ControlRequest& request) {
+    return Milliseconds{std::holds_alternative<ReadMembersRequest>(request) ? 2'000U : 0U};
+  };
+  ASSERT_TRUE(control.enrol({"somebody", Role::kNode, ""}).ok());  // the members have changed
+  run_for(waits.look_ms);
+  answer_delay = nullptr;
+  script = nullptr;
+  ASSERT_TRUE(refit_ends(waits.repeat_ms)) << all_notes();
+  phases.clear();
+  run_for(5'000);
+  EXPECT_EQ(phases, (Lines{"cleanup", "gather"})) << all_notes();
+  EXPECT_EQ(count("cleanup 1 > owner-0"), 1U);
+}
+
 TEST_F(CoordinatorTest, NoRetryBeginsBeforeEverybodyHasStopped) {
   script = [](Scripted& endpoint, const Message& message, Replies* /*replies*/) {
     const std::string& name = endpoint.endpoint.name;

@@ -106,6 +106,31 @@ TEST_F(CoordinatorTest, ATakeoverThatFindsACommitWaitsForItsBaselines) {
   EXPECT_EQ(version(), 1U);
 }
 
+// They saw the commit by themselves and ask for nothing any more, but wait to hear of the others.
+TEST_F(CoordinatorTest, ATakeoverTellsOwnersThatSawTheCommitHowItEnded) {
+  script = [](Scripted& endpoint, const Message& message, Replies* /*replies*/) {
+    return endpoint.role == Role::kOwner && std::holds_alternative<Look>(message);
+  };
+  refit("step 1");
+  run_for(100);
+  ASSERT_EQ(version(), 1U);
+  kill_coordinator("coordinator-0");
+  std::vector<RefitEnded> heard;
+  on<RefitEnded>([&heard](Scripted& /*owner*/, const RefitEnded& message, Replies* /*replies*/) {
+    heard.push_back(message);
+    return true;
+  });
+  const Candidate candidate = endpoints["owner-0"].asks->candidate;
+  for (const char* owner : {"owner-0", "owner-1"}) endpoints[owner].asks.reset();
+  add_coordinator("coordinator-1");
+  run_for(6'000);
+  ASSERT_EQ(heard.size(), 2U);
+  EXPECT_EQ(heard[0].candidate, candidate);
+  EXPECT_EQ(heard[0].call, 0U);
+  EXPECT_EQ(heard[0].failure, std::nullopt);
+  EXPECT_EQ(heard[0].committed, (CommitRecord{{1, 1}, "step 1"}));
+}
+
 // A reply that was lost between the commit and its leader's death.
 TEST_F(CoordinatorTest, ACommittedCandidateIsNotPreparedAgain) {
   lost_reply = [this](const ControlRequest& request) -> std::optional<Status> {

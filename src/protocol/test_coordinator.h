@@ -59,6 +59,7 @@ class CoordinatorWorld {
   // How long a message or an answer takes; nothing: it is lost.
   std::function<std::vector<Milliseconds>()> delays = [] { return std::vector<Milliseconds>{0}; };
   std::function<Milliseconds()> call_delay = [] { return Milliseconds{0}; };
+  std::function<Milliseconds(const ControlRequest&)> answer_delay;  // beside that
 
   std::vector<std::string> sent;   // by coordinators: "prepare 1 > owner-0"
   std::vector<std::string> calls;  // "commit", …; beats and looks left out
@@ -276,7 +277,8 @@ class CoordinatorWorld {
       if (lost) reply = {*lost, {}};
     }
     if (host.machine == nullptr || host.life != life) return;
-    at(now + call_delay(), [this, self, life, called = call.call, reply] {
+    const Milliseconds later = answer_delay ? answer_delay(call.request) : 0;
+    at(now + call_delay() + later, [this, self, life, called = call.call, reply] {
       Host& answered = hosts_[self.name];
       if (answered.machine == nullptr || answered.life != life) return;
       step(self.name, ControlAnswered{called, reply});
