@@ -1,7 +1,7 @@
 # The short names of everything that is done here; docs/HACKING.md says more.
 # `make` builds the programs to build/release/bin/.
 
-.PHONY: release setup test test-arm64 lint demo fuzz bench clean
+.PHONY: release setup test test-arm64 lint demo fuzz bench spec clean
 
 release:
 	cmake --preset release
@@ -39,6 +39,11 @@ bench: setup release
 	build/release/bin/dcr-bench refit
 	build/release/bin/dcr-bench modes
 	build/release/bin/dcr-bench tools
+
+# Exhaustive searches of the protocol's model.
+spec:
+	tools/setup.sh spec
+	spec/run.py
 
 clean:
 	rm -rf build

@@ -5,6 +5,7 @@
 #   tools/setup.sh          for everything but the below
 #   tools/setup.sh arm64    also the cross compiler, the emulator and the libraries of
 #                           `make test-arm64`
+#   tools/setup.sh spec     what `make spec` needs, and nothing else
 set -euo pipefail
 
 packages=(
@@ -22,6 +23,8 @@ arm64_packages=(
   g++-aarch64-linux-gnu qemu-user googletest
   libzstd-dev:arm64 libsodium-dev:arm64 libhwy-dev:arm64 libxxhash-dev:arm64 libfmt-dev:arm64
 )
+
+spec_packages=(spin gcc libc6-dev python3)
 
 as_root() {
   if [ "$(id -u)" -eq 0 ]; then
@@ -77,8 +80,9 @@ case "${1:-}" in
     fi
     install "${packages[@]}" "${arm64_packages[@]}"
     ;;
+  spec) install "${spec_packages[@]}" ;;
   *)
-    echo "usage: tools/setup.sh [arm64]" >&2
+    echo "usage: tools/setup.sh [arm64|spec]" >&2
     exit 2
     ;;
 esac
