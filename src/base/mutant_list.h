@@ -18,6 +18,8 @@ inline constexpr Mutant kMutants[] = {
     {"early_open", "receivers may write before gates are closed"},
     {"early_commit", "an attempt is committed before every receiver has completed"},
     {"no_stop_and_wait", "a retry begins before the failed attempt was stopped"},
+    {"node_without_fence", "a node takes a prepare of an attempt that was stopped"},
+    {"node_goes_on_after_stop", "a node hands payloads of a stopped attempt over"},
 };
 
 }  // namespace dcr

@@ -1,10 +1,10 @@
 // A rollout node's agent (DESIGN §8 rules 9–11): fetches each payload once, has it validated and
-// decoded once, stages it, and hands it to the node's receivers as they give credit. Data path only:
-// what to apply, and when, receivers hear from the coordinator.
+// decoded once, stages it, and hands it to the node's receivers as they give credit. Data path
+// only: what to apply, and when, receivers hear from the coordinator.
 #pragma once
 
 #include <cstdint>
-#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -16,14 +16,20 @@
 
 namespace dcr {
 
+// Payloads under way to a node at a time, of all streams; and, where payloads are applied as they
+// come, that wait to be decoded.
+inline constexpr std::uint64_t kNodeFetchesMax = 8;
+
 struct NodeEndpointOptions {
   std::string name;
   std::uint32_t owners = 1;  // of the run
-  // Payloads as they were sent, which wait until receivers apply (asynchronous mode).
+  // Payloads as they were sent, which wait until receivers apply (asynchronous mode). Those under
+  // way (kNodeFetchesMax) whose size no end has told yet may take it above.
   std::uint64_t staging_bytes_max = 0;
-  // Decoded payloads, of all streams; the one whose turn it is beside them.
+  // Decoded payloads, of all streams; beside them the one of each whose turn it is.
   std::uint64_t decoded_bytes_max = 0;
-  std::uint32_t window_payloads = 264;  // fetched or being fetched of a stream (paper C)
+  // Fetched or being fetched of a stream whose payloads are applied as they come (paper C).
+  std::uint32_t window_payloads = 264;
   Waits waits;
 };
 
@@ -47,7 +53,8 @@ struct DecodePayload {
   std::uint32_t owner = 0;
   std::uint64_t number = 0;
 };
-// Hands a decoded payload to a receiver. Not answered: credit is the answer.
+// Hands a decoded payload to a receiver: PayloadReady with its memory. Not answered: credit is the
+// answer.
 struct HandOver {
   Endpoint receiver;
   StreamId stream;
@@ -65,7 +72,7 @@ struct DropPayloads {
 struct EndFetched {
   StreamId stream;
   std::uint32_t owner = 0;
-  Status status;  // kIo, kUnavailable: asked again; else the stream fails
+  Status status;                  // kIo, kUnavailable: asked again; else the stream fails
   std::optional<AttemptEnd> end;  // nothing: it is not there yet
 };
 struct PayloadFetched {
@@ -91,14 +98,24 @@ using NodeEffect = std::variant<SendMessage, CallControl, Note, Ended, FetchEnd,
                                 DecodePayload, HandOver, DropPayloads>;
 
 class NodeEndpoint {
- public:
-  explicit NodeEndpoint(NodeEndpointOptions options);
+  class Machine;
 
+ public:
+  // REQUIRES: at least one owner, window_payloads >= 1.
+  explicit NodeEndpoint(NodeEndpointOptions options);
+  ~NodeEndpoint();
+  NodeEndpoint(NodeEndpoint&&) noexcept;
+  NodeEndpoint& operator=(NodeEndpoint&&) noexcept;
+
+  // After Ended nothing more happens; the shell lets go of everything.
   void step(const NodeEvent& event, Milliseconds now, std::vector<NodeEffect>* effects);
   Milliseconds wake_at() const;
 
   std::uint64_t incarnation() const;
   StatusReply status() const;
+
+ private:
+  std::unique_ptr<Machine> machine_;
 };
 
 }  // namespace dcr
