@@ -20,6 +20,10 @@ inline constexpr Mutant kMutants[] = {
     {"no_stop_and_wait", "a retry begins before the failed attempt was stopped"},
     {"node_without_fence", "a node takes a prepare of an attempt that was stopped"},
     {"node_goes_on_after_stop", "a node hands payloads of a stopped attempt over"},
+    {"receiver_takes_any_base", "a receiver accepts every attempt, whatever its storage holds"},
+    {"gate_keeps_proofs", "a gate that closes believes still what was proven before"},
+    {"gate_takes_old_proofs", "a gate believes proofs that come late"},
+    {"receiver_without_fence", "a receiver accepts prepares of attempts that it was stopped in"},
 };
 
 }  // namespace dcr

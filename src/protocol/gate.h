@@ -4,7 +4,8 @@
 // It opens when one linearizable read of the control plane shows K = (v, g) and, for every receiver
 // of the engine, the incarnation that proved to this incarnation of the gate that it holds (v, g)
 // whole; then label, caches, gate, in this order. It closes when a receiver is about to write, and
-// when it cannot read the control plane for membership_ms.
+// when it cannot show any more, for membership_ms, that what it serves is committed and its
+// receivers are members. What it waits for is always in its state.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "protocol/machine.h"
+#include "protocol/member.h"
 
 namespace dcr {
 
@@ -44,14 +46,84 @@ using GateEffect = std::variant<SendMessage, CallControl, Note, Ended, CloseAndD
 
 class Gate {
  public:
+  // REQUIRES: at least one receiver.
   explicit Gate(GateOptions options);
 
   void step(const GateEvent& event, Milliseconds now, std::vector<GateEffect>* effects);
   Milliseconds wake_at() const;
 
-  std::uint64_t incarnation() const;
-  bool open() const;  // requests may run; from the effect OpenFor until CloseAndDrain is answered
+  std::uint64_t incarnation() const { return session_.incarnation(); }
+  // Requests may run: from the effect OpenFor until CloseAndDrain is answered.
+  bool open() const { return state_ != State::kClosed; }
   StatusReply status() const;
+
+ private:
+  enum class State : std::uint8_t { kClosed, kOpening, kOpen, kClosing };
+  struct Receiver {
+    std::string name;
+    std::uint64_t incarnation = 0;  // the newest that was heard of
+    std::uint64_t sequence = 0;     // of its messages
+    bool closing = false;           // the last was GateClose: it writes, or is about to
+    bool answer = false;            // which is to be answered
+    std::optional<VersionId> proof;
+    std::uint64_t member = 0;  // incarnation that is a member, as last read; 0: none
+    Milliseconds tell_at = 0;  // say again how the gate stands
+  };
+
+  void on(const Started&) { session_.start(now_); }
+  void on(const TimePassed&) {}
+  void on(const MessageArrived& event);
+  void on(const ControlAnswered& event);
+  void on(const GateWorkDone& done);
+  void on_close(const Endpoint& from, const GateClose& message);
+  void on_proof(const Endpoint& from, const GateProof& message);
+  Receiver* hear(const Endpoint& from);
+  void take_members(const Membership& all);
+  void advance();
+  void follow_session();
+  void watch_membership();
+  void watch_drain();
+  void call_control();
+  void close(const std::string& why);
+  void open_if_proven();
+  void answer_and_tell();
+  bool reading_is_due() const;
+  std::string unproven() const;
+  std::string reason() const;
+  GateState state_for(const Receiver& receiver) const;
+
+  GateOptions options_;
+  std::vector<Receiver> receivers_;
+  Milliseconds now_ = 0;
+  std::vector<GateEffect>* effects_ = nullptr;
+  bool ended_ = false;
+  MemberSession session_;
+
+  std::uint64_t calls_ = 0;
+  std::uint64_t session_call_ = 0, session_number_ = 0;  // under way, by both counts
+  std::uint64_t members_call_ = 0;                       // under way
+  Milliseconds members_called_at_ = 0;
+  Milliseconds read_again_at_ = 0;  // not before
+  bool look_ = true;                // the members are to be read: something has changed
+
+  // As they were when the members were read last.
+  std::optional<CommitRecord> committed_;
+  std::uint64_t members_revision_ = 0;
+  Milliseconds read_at_ = 0;
+  // When it was last known that what is served is committed and its receivers are members.
+  Milliseconds confirmed_at_ = 0;
+
+  State state_ = State::kClosed;
+  VersionId serving_;          // unless closed
+  bool close_wanted_ = false;  // as soon as it is open
+  std::string why_;            // it closed
+  std::string open_failure_;
+  unsigned closes_ = 0;  // CloseAndDrain under way
+  bool drained_ = false;
+  bool aborted_ = false;  // requests that did not drain
+  Milliseconds closing_since_ = 0;
+  Milliseconds close_again_at_ = kNever;
+  GateState told_;
 };
 
 }  // namespace dcr

@@ -1,0 +1,132 @@
+// How a receiver gets a version that it can prove (DESIGN §8 rule 7): the base, by digests of what
+// it loaded, or K, whole, from the owners' baselines.
+#include <algorithm>
+#include <utility>
+
+#include "base/probe.h"
+#include "protocol/receiver_machine.h"
+
+namespace dcr {
+
+using Kind = ReceiverWorkDone::Kind;
+
+void ReceiverEndpoint::Machine::begin_proof_or_restore() {
+  if (!base_loaded_ || records().commit.id != VersionId{}) return begin_restore();
+  life_ = Life::kProving;
+  base_digests_.assign(options_.owners.size(), std::nullopt);
+  ask_at_ = now_;
+}
+
+void ReceiverEndpoint::Machine::begin_restore() {
+  life_ = Life::kRestoring;
+  base_digests_.clear();
+  ask_at_ = kNever;
+  const VersionId version = records().commit.id;
+  restore_ = Restore{version, std::vector<bool>(options_.owners.size()), trouble_, now_, now_};
+  begin_stream({true, version.version + 1}, version, version.version, true);
+}
+
+std::int64_t ReceiverEndpoint::Machine::rank_of(const Endpoint& owner) const {
+  const auto found = std::find(options_.owners.begin(), options_.owners.end(), owner.name);
+  return found == options_.owners.end() ? -1 : found - options_.owners.begin();
+}
+
+void ReceiverEndpoint::Machine::on_base_digests(const Endpoint& from, const BaseDigests& message) {
+  const std::int64_t rank = rank_of(from);
+  if (life_ != Life::kProving || base_digests_.empty() || rank < 0) return;
+  if (message.failure) {
+    trouble_ = from.name + " has no digests of the base: " + message.failure->message;
+  } else {
+    base_digests_[static_cast<std::size_t>(rank)] = message.digests;
+  }
+}
+
+void ReceiverEndpoint::Machine::base_checked(const Status& status) {
+  if (status.ok()) {
+    trouble_.clear();
+    resident_.set_whole({});
+    life_ = Life::kReady;
+    session_.join(VersionId{}, needs_);
+    return;
+  }
+  DCR_PROBE("a receiver's base differs from the owners'");
+  base_loaded_ = false;
+  trouble_ = "the base that it loaded is not the owners': " + status.message();
+  note(options_.name + ": " + trouble_ + "; it restores");
+  begin_restore();
+}
+
+void ReceiverEndpoint::Machine::on_restore_sent(const Endpoint& from, const RestoreSent& message) {
+  const std::int64_t rank = rank_of(from);
+  if (!restore_ || restore_->version != message.version || rank < 0) return;
+  if (message.failure) {
+    // It may be able to after the next commit, or when its baseline is updated.
+    restore_->trouble = from.name + " sends no baseline: " + message.failure->message;
+    restore_->ask_at = std::max(restore_->ask_at, now_ + options_.waits.look_ms);
+    return;
+  }
+  restore_->sent[static_cast<std::size_t>(rank)] = true;
+  restore_->progress_at = now_;
+}
+
+void ReceiverEndpoint::Machine::restored() {
+  resident_.set_whole(restore_->version);
+  trouble_.clear();
+  session_.join(restore_->version, needs_);
+  restore_.reset();
+  stream_.reset();
+  life_ = Life::kReady;
+}
+
+void ReceiverEndpoint::Machine::drive_restore() {
+  const VersionId committed = records().commit.id;
+  if (life_ == Life::kProving) {
+    if (committed != VersionId{}) {
+      works_.forget();
+      return begin_restore();
+    }
+    const bool all = std::all_of(base_digests_.begin(), base_digests_.end(),
+                                 [](const auto& digests) { return digests.has_value(); });
+    if (all && !base_digests_.empty()) {
+      CheckBase check;
+      for (auto& digests : base_digests_) check.digests.push_back(std::move(*digests));
+      base_digests_.clear();
+      ask_at_ = kNever;
+      works_.add(std::move(check));
+    }
+  } else if (committed != restore_->version) {
+    // Nobody sends it any more. To join with it, which cannot succeed, has the loss counted, so
+    // that the next prepare is held back for the next restore.
+    stop_stream();
+    session_.join(restore_->version, needs_);
+    restore_.reset();
+    life_ = Life::kReady;
+    return;
+  } else if (now_ >= restore_->progress_at + options_.waits.restore_ms) {
+    DCR_PROBE("a restore makes no progress");
+    const std::string whom = restore_->trouble.empty() ? std::string() : ": " + restore_->trouble;
+    return begin_life("its restore made no progress for " +
+                          std::to_string(options_.waits.restore_ms) + " ms" + whom,
+                      0);
+  }
+}
+
+void ReceiverEndpoint::Machine::ask_owners() {
+  Milliseconds& at = restore_ ? restore_->ask_at : ask_at_;
+  if (now_ < at) return;
+  bool asked = false;
+  for (std::size_t rank = 0; rank < options_.owners.size(); ++rank) {
+    const Endpoint owner{options_.owners[rank], 0};
+    if (restore_ && !restore_->sent[rank]) {
+      send(owner, RestoreRequest{restore_->version});
+    } else if (!restore_ && !base_digests_[rank]) {
+      send(owner, BaseDigestsRequest{});
+    } else {
+      continue;
+    }
+    asked = true;
+  }
+  at = asked ? now_ + options_.waits.repeat_ms : kNever;
+}
+
+}  // namespace dcr

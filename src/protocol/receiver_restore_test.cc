@@ -1,0 +1,204 @@
+// Proofs of the base and restores (DESIGN §8 rules 6 and 7).
+#include "protocol/test_receiver.h"
+
+namespace dcr {
+namespace {
+
+using RestoreTest = ReceiverTest;
+
+constexpr const char* kBegins =
+    "begin restore 1 overwrite\nengine: gate_close 1\n"
+    "owner-0: restore_request 0\nowner-1: restore_request 0\n";
+
+class RestoringTest : public ReceiverTest {
+ protected:
+  void SetUp() override {
+    EXPECT_EQ(step(Started{}), kBegins);
+    stream = {true, 1};
+    EXPECT_EQ(done(Kind::kBeginStream), "node-0: credit restore 1 next 0 room 8/100\n");
+  }
+  void come() {
+    EXPECT_EQ(hand_over(0, 0), "ingest 0/0\n");
+    EXPECT_EQ(from_node(OwnerEnd{stream, 0, 1}), "");
+    EXPECT_EQ(from_node(OwnerEnd{stream, 1, 0}), "");
+  }
+};
+
+TEST_F(RestoringTest, RestoresKWholeAndJoins) {
+  EXPECT_EQ(machine->status().state, "restoring");
+  EXPECT_EQ(hear(owners[0], RestoreSent{{}, 1, {}}), "");
+  EXPECT_EQ(pass(200),
+            "engine: gate_close 1\nnode-0: credit restore 1 next 0 room 8/100\n"
+            "owner-1: restore_request 0\n");
+  come();
+  EXPECT_EQ(ingested(0, 0), "end 0/1\nnode-0: credit restore 1 next 1 room 7/90\n");
+  EXPECT_EQ(ended(0), "end 1/0\nnode-0: credit restore 1 next 1 room 7/90\n");
+  EXPECT_EQ(ended(1), "node-0: credit restore 1 next 1 room 7/90\n");
+  // Nothing is written before the gate is closed.
+  EXPECT_EQ(machine->status().detail,
+            "waits for gate engine to close; waits for the application of payloads");
+  EXPECT_EQ(gate_closes(1), "apply\n");
+  EXPECT_EQ(applied_payloads(1), "finish\nnode-0: credit restore 1 next 1 room 8/100\n");
+  EXPECT_EQ(done(Kind::kFinishStream), "engine: gate_proof 2 version 0\n");
+  EXPECT_EQ(machine->status().state, "member");
+  EXPECT_EQ((**control.read_member("receiver-0")).restored, VersionId{});
+}
+
+TEST_F(RestoringTest, RefusesPreparesUntilItIsDone) {
+  Prepare message;
+  message.attempt = 1;
+  message.receivers = {{{"receiver-0", machine->incarnation()}, "engine", "node-0"}};
+  EXPECT_EQ(from_leader(message), "");
+  EXPECT_EQ(from_leader(StopAndWait{1}), "leader: stopped 1\n");
+  EXPECT_EQ(machine->status().state, "restoring");
+}
+
+TEST_F(RestoringTest, AnOwnerThatCannotSendIsAskedAgain) {
+  EXPECT_EQ(hear(owners[0], RestoreSent{{}, 0, Failure{Code::kMismatch, "", "no baseline"}}), "");
+  EXPECT_EQ(machine->status().detail,
+            "waits for gate engine to close; waits for payload 0 or the "
+            "end of owner 0");
+  gate_closes(1);
+  EXPECT_EQ(machine->status().detail,
+            "owner-0 sends no baseline: no baseline; waits for payload 0 "
+            "or the end of owner 0");
+  EXPECT_EQ(pass(499), "node-0: credit restore 1 next 0 room 8/100\n");
+  EXPECT_EQ(pass(1), "owner-0: restore_request 0\nowner-1: restore_request 0\n");
+}
+
+// Whatever fails, the next try has an incarnation and a fence of its own.
+TEST_F(RestoringTest, AFailedRestoreBeginsAnewAfterAWhile) {
+  const std::uint64_t before = machine->incarnation();
+  EXPECT_EQ(from_node(StreamFailed{stream, {Code::kCorrupt, "", "an end is damaged"}}), "stop\n");
+  EXPECT_EQ(machine->status().detail, "its restore failed: node node-0: an end is damaged");
+  EXPECT_EQ(done(Kind::kStopApplying), "");
+  EXPECT_EQ(pass(4'999), "engine: gate_close 1\n");
+  EXPECT_EQ(pass(1), kBegins);
+  EXPECT_GT(machine->incarnation(), before);
+}
+
+TEST_F(RestoringTest, ARestoreWithoutProgressBeginsAnew) {
+  gate_closes(1);
+  hear(owners[0], RestoreSent{{}, 1, {}});
+  hear(owners[1], RestoreSent{{}, 1, {}});
+  const Milliseconds until = now + options.waits.restore_ms;
+  while (now + 200 < until) {
+    EXPECT_EQ(pass(200), "node-0: credit restore 1 next 0 room 8/100\n");
+  }
+  const std::uint64_t before = machine->incarnation();
+  EXPECT_EQ(pass(200),
+            "stop\nengine: gate_close 1\n"
+            "owner-0: restore_request 0\nowner-1: restore_request 0\n");
+  EXPECT_GT(machine->incarnation(), before);
+}
+
+class CommitsTest : public RestoringTest {
+ protected:
+  // Another receiver, so that versions are committed meanwhile.
+  void SetUp() override {
+    const std::uint64_t given = control.enrol({"other", Role::kReceiver, "e"})->incarnation;
+    ASSERT_TRUE(control.join({{"other", given}, VersionId{}, {}}).ok());
+    RestoringTest::SetUp();
+    gate_closes(1);
+  }
+};
+
+// Rule 7: it is counted, so that the next prepare waits for the next restore.
+TEST_F(CommitsTest, ARestoreThatACommitOvertookIsCountedAndBeginsAnew) {
+  const std::uint64_t before = machine->incarnation();
+  prepare();
+  ASSERT_TRUE(control.commit(1).ok());
+  EXPECT_EQ(pass(500),
+            "node-0: credit restore 1 next 0 room 8/100\n"
+            "owner-0: restore_request 0\nowner-1: restore_request 0\nstop\nengine: gate_close 1\n"
+            "owner-0: restore_request 1\nowner-1: restore_request 1\n");
+  EXPECT_GT(machine->incarnation(), before);
+  EXPECT_EQ((**control.read_member("receiver-0")).overtaken, 1U);
+  stream = {true, 1};
+  EXPECT_EQ(done(Kind::kStopApplying), "begin restore 2 overwrite\n");
+}
+
+// Rule 6: a join while an attempt is active waits for the next prepare, and the gate for its
+// commit.
+TEST_F(CommitsTest, AJoinInMidAttemptIsAdmittedByTheNextPrepare) {
+  prepare();
+  stream = {true, 1};
+  end_without_payloads();
+  EXPECT_EQ(done(Kind::kFinishStream), "");
+  EXPECT_EQ(machine->status().state, "joining");
+  EXPECT_EQ((**control.read_member("receiver-0")).state, MemberState::kWaiting);
+  ASSERT_TRUE(control.mark_obsolete(1).ok());
+  become_prepared();
+  EXPECT_EQ(pass(500), "node-0: credit 2 next 0 room 8/100\n");  // and no proof
+  EXPECT_EQ(from_leader(CloseGate{2}), "leader: gate_closed 2\n");
+  ASSERT_TRUE(control.open(2).ok());
+  from_leader(OpenApply{2});
+  end_without_payloads();
+  from_leader(Flush{2});
+  EXPECT_EQ(done(Kind::kFinishStream), "leader: completed 2 2\n");
+  ASSERT_TRUE(control.commit(2).ok());
+  EXPECT_EQ(from_leader(Look{}), "engine: gate_proof 2 version 1\n");
+}
+
+// Its attempt came to nothing: its proof holds still.
+TEST_F(CommitsTest, ThatAttemptEndedWithoutACommitOpensTheGateForItsVersion) {
+  prepare();
+  stream = {true, 1};
+  end_without_payloads();
+  done(Kind::kFinishStream);
+  ASSERT_TRUE(control.mark_obsolete(1).ok());
+  become_prepared(AttemptMode::kMixed, true);
+  EXPECT_EQ(pass(500), "");
+  ASSERT_TRUE(control.mark_obsolete(2).ok());
+  EXPECT_EQ(pass(500), "stop\n");
+  EXPECT_EQ(done(Kind::kStopApplying), "engine: gate_proof 2 version 0\n");
+}
+
+TEST_F(RestoreTest, ABaseThatDiffersIsRestoredAndTheTensorNamed) {
+  options.base_loaded = true;
+  start();
+  hear(owners[0], BaseDigests{});
+  EXPECT_EQ(hear(owners[1], BaseDigests{}), "check_base\n");
+  stream = {};
+  EXPECT_EQ(done(Kind::kCheckBase, {Code::kMismatch, "tensor \"w\" differs", "w"}),
+            "begin restore 1 overwrite\nowner-0: restore_request 0\nowner-1: restore_request 0\n");
+  EXPECT_EQ(machine->status().detail, "waits for gate engine to close");
+  gate_closes(1);
+  EXPECT_EQ(machine->status().detail,
+            "the base that it loaded is not the owners': tensor \"w\" differs");
+}
+
+TEST_F(RestoreTest, ABaseIsNotProvenAgainstALaterVersion) {
+  const std::uint64_t given = control.enrol({"other", Role::kReceiver, "e"})->incarnation;
+  ASSERT_TRUE(control.join({{"other", given}, VersionId{}, {}}).ok());
+  options.base_loaded = true;
+  start();
+  EXPECT_EQ(machine->status().state, "proving_base");
+  hear(owners[0], BaseDigests{{}, Failure{Code::kMismatch, "", "no base"}});
+  EXPECT_EQ(machine->status().detail, "owner-0 has no digests of the base: no base");
+  prepare();
+  ASSERT_TRUE(control.commit(1).ok());
+  EXPECT_EQ(pass(500),
+            "engine: gate_close 1\n"
+            "owner-0: base_digests_request\nowner-1: base_digests_request\n"
+            "begin restore 2 overwrite\n"
+            "owner-0: restore_request 1\nowner-1: restore_request 1\n");
+}
+
+// A mixture that no attempt comes to repair does not stay for ever.
+TEST_F(RestoreTest, AMixtureThatNobodyRepairsIsRestored) {
+  become_member();
+  become_prepared();
+  close_gate_and_open(1, 3);
+  hand_over(0, 0);
+  ingested(0, 0);
+  ASSERT_TRUE(control.mark_obsolete(1).ok());
+  from_leader(StopAndWait{1});
+  done(Kind::kStopApplying);
+  EXPECT_EQ(done(Kind::kApplyQueued, {Code::kCancelled, ""}), "leader: stopped 1\n");
+  EXPECT_EQ(pass(options.waits.restore_ms - 1), "");
+  EXPECT_EQ(pass(1), kBegins);
+}
+
+}  // namespace
+}  // namespace dcr
