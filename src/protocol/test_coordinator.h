@@ -404,6 +404,8 @@ class CoordinatorTest : public ::testing::Test, protected CoordinatorWorld {
  protected:
   // A coordinator that leads, two owners, two nodes, and four receivers in two engines.
   void SetUp() override {
+    // Longer than the other waits, and short enough for a test to pass all of them.
+    waits.send_ms = waits.apply_ms = waits.baseline_ms = 200'000;
     populate(2, 2, 4);
     add_coordinator("coordinator-0");
     run_for(0);
