@@ -194,7 +194,7 @@ void Coordinator::Machine::commit_answered(const ControlReply& reply) {
 }
 
 // The same call says whether it was committed after all, and makes sure that it will not be.
-void Coordinator::Machine::fail_attempt(Status status, bool rejected) {
+void Coordinator::Machine::fail_attempt(const Status& status, bool rejected) {
   failure_ = status.with_context(attempt_text());
   rejected_ = rejected;
   note(failure_.message());

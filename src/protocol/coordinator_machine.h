@@ -145,7 +145,7 @@ class Coordinator::Machine {
   void open_answered(const ControlReply& reply);
   void commit_answered(const ControlReply& reply);
   std::string attempt_text() const;
-  void fail_attempt(Status status, bool rejected);
+  void fail_attempt(const Status& status, bool rejected);
 
   // ---- coordinator_stop.cc
   void on_message(const Endpoint& from, const Stopped& message);
