@@ -6,7 +6,7 @@ namespace dcr {
 namespace {
 
 class GatherTest : public ::testing::Test {
- protected:
+ public:
   Membership members;
   AskedRefits asked;
   std::uint64_t incarnations = 0;

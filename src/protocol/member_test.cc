@@ -8,7 +8,7 @@ namespace dcr {
 namespace {
 
 class MemberTest : public ::testing::Test {
- protected:
+ public:
   MemoryControl control{*new_control_state({1}, "base")};
   Waits waits;
   Milliseconds now = 0;
@@ -150,7 +150,7 @@ TEST_F(MemberTest, WhatIsForTheOperatorStops) {
 }
 
 class ReceiverMember : public MemberTest {
- protected:
+ public:
   MemberSession receiver = session("receiver-1", Role::kReceiver);
 
   // A run with an owner and another receiver, in which this one has enrolled.

@@ -139,7 +139,7 @@ TEST(Messages, PrepareBindsEachOnce) {
     change(&prepare);
     expect_refused(encode_message(prepare), Code::kCorrupt, message);
   };
-  const char* const kEndpoints = "prepare: endpoints has a value that cannot be";
+  constexpr const char* kEndpoints = "prepare: endpoints has a value that cannot be";
   refused([](Prepare* prepare) { prepare->owners.clear(); }, kEndpoints);
   refused([](Prepare* prepare) { prepare->receivers.clear(); }, kEndpoints);
   refused([](Prepare* prepare) { prepare->owners[1].endpoint.name = "owner-1"; }, kEndpoints);

@@ -94,7 +94,7 @@ class RandomFields {
     for (std::uint8_t& byte : value) byte = static_cast<std::uint8_t>(prng_->next());
   }
   void text(const char* /*field*/, std::string& value, std::uint64_t bytes_max) {
-    const char* const kPieces[] = {"a", " ", "é", "→", "\U0001f980"};
+    constexpr const char* kPieces[] = {"a", " ", "é", "→", "\U0001f980"};
     const std::uint64_t pieces = prng_->below(20) == 0 ? bytes_max / 4 : prng_->below(8);
     for (std::uint64_t i = 0; i < pieces; ++i) value += kPieces[prng_->below(5)];
   }
