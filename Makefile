@@ -38,6 +38,7 @@ bench: setup release
 	build/release/bin/dcr-bench apply
 	build/release/bin/dcr-bench refit
 	build/release/bin/dcr-bench modes
+	build/release/bin/dcr-bench protocol
 	build/release/bin/dcr-bench tools
 
 # Exhaustive searches of the protocol's model.

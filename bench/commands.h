@@ -77,6 +77,19 @@ struct ModesOptions {
 };
 Result<Report> run_modes(const ModesOptions& options);
 
+// Refits of a cluster of processes by `dcr local`: what the protocol costs beside its work.
+struct ProtocolOptions {
+  std::uint64_t small_size = 4'000'000;  // bytes of the checkpoint that does not change
+  std::uint64_t size = 400'000'000;      // and of the one that does
+  double rate = 0.01;
+  std::uint64_t refits = 50;  // of no change
+  std::uint64_t owners = 4, nodes = 3, receivers_per_node = 2;
+  std::uint64_t seed = 1;
+  std::string directory = "/tmp";  // where a temporary directory is made
+  std::string dcr;                 // the program
+};
+Result<Report> run_protocol(const ProtocolOptions& options);
+
 // `dcr diff` and `dcr apply` beside other programs, on the same files.
 struct ToolsOptions {
   std::uint64_t size = 1'900'000'000;  // bytes of each checkpoint

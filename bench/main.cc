@@ -37,6 +37,7 @@ struct Options {
   SpeedOptions apply;
   RefitBenchOptions refit;
   ModesOptions modes;
+  ProtocolOptions protocol;
   ToolsOptions tools;
 };
 
@@ -119,6 +120,27 @@ void add_speed_commands(CLI::App& app, Request& request, Options& options) {
       options.construct);
 }
 
+void add_protocol_command(CLI::App& app, Request& request, Options& options) {
+  ProtocolOptions& protocol = options.protocol;
+  CLI::App* command = add_command(
+      app, request, "protocol",
+      "Refits of a cluster of processes on this machine, from refit() to open gates: of no change, "
+      "beside one transaction of its store and one durable object, and of a change, beside the "
+      "work of the same refit in one process",
+      [&protocol] { return run_protocol(protocol); });
+  add_value(command, "--small-size", protocol.small_size, "Bytes of what does not change");
+  add_value(command, "--size", protocol.size, "Bytes of what does");
+  add_value(command, "--rate", protocol.rate, "Share of its elements that change");
+  add_value(command, "--refits", protocol.refits,
+            "Refits of no change, of which the median counts");
+  add_value(command, "--owners", protocol.owners, "Owners");
+  add_value(command, "--nodes", protocol.nodes, "Rollout nodes");
+  add_value(command, "--receivers-per-node", protocol.receivers_per_node, "Receivers of each");
+  add_value(command, "--seed", protocol.seed, "Seed of the inputs");
+  add_value(command, "--dir", protocol.directory, "Where to make a temporary directory");
+  add_value(command, "--dcr", protocol.dcr, "The dcr program");
+}
+
 void add_tools_command(CLI::App& app, Request& request, Options& options) {
   CLI::App* tools = add_command(
       app, request, "tools",
@@ -193,9 +215,11 @@ int run(int argc, char** argv) {
   std::error_code unknown;  // then the name alone, looked up in PATH
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", unknown);
   options.tools.dcr = unknown ? "dcr" : self.parent_path() / "dcr";
+  options.protocol.dcr = options.tools.dcr;
   add_size_commands(app, request, options);
   add_speed_commands(app, request, options);
   add_refit_commands(app, request, options);
+  add_protocol_command(app, request, options);
   add_tools_command(app, request, options);
   try {
     app.parse(argc, argv);

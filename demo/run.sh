@@ -5,7 +5,8 @@
 #
 # Fetches a real model, takes it through the training steps recorded in demo/steps, and then does
 # with those checkpoints what a user does: on files diff, apply, verify, a chain, in place; between
-# ranks a refit of each step, from sharded owners to sharded receivers. Files are checked twice, by
+# ranks a refit of each step, from sharded owners to sharded receivers, in one process and then in
+# a cluster of processes of which some are killed. Files are checked twice, by
 # `dcr verify` and by diff(1); receivers byte for byte against a dense load. Ends with a table of
 # the steps. Exit code 0 only if everything came out equal.
 set -eu
@@ -90,6 +91,19 @@ code=0
 "$dcr" refit "$work/step0" "$work/step1" --mode verify >"$work/audit.txt" 2>/dev/null || code=$?
 [ "$code" -eq 1 ] || fail "an audit of the wrong weights exited with $code instead of 1"
 tail -n 1 "$work/audit.txt"
+
+say "a cluster of real processes: each step a refit, with a receiver and the coordinator killed"
+versions=
+n=0
+while [ "$n" -lt "$steps" ]; do
+  n=$((n + 1))
+  versions="$versions --to $work/step$n"
+done
+# $versions is a list of words.
+# shellcheck disable=SC2086
+"$dcr" local --from "$work/step0" $versions --owners 4 --nodes 3 --receivers-per-node 2 \
+  --kill receiver@apply:2 --kill coordinator@commit:3 --report "$work/cluster.json" ||
+  fail "the cluster did not come to the last step whole"
 
 say "a chain of all $steps deltas from step 0, into a new directory and in place"
 quiet "$dcr" apply "$@" "$work/step0" -o "$work/chain"

@@ -19,7 +19,7 @@ def documented_keys(command):
     path = os.path.join(os.path.dirname(__file__), "..", "docs", "CLI.md")
     with open(path) as file:
         table = file.read().split(f"\n`{command}`\n\n| key | meaning |\n|---|---|\n")[1]
-    rows = table.split("\n\n")[0].split("\n")
+    rows = table.split("\n\n")[0].strip().split("\n")
     return {key for row in rows for key in re.findall(r"`(\w+)`", row.split("|")[1])}
 
 

@@ -12,7 +12,7 @@ packages=(
   # Building.
   make cmake ninja-build g++ pkg-config ccache
   libzstd-dev libsodium-dev libhwy-dev libxxhash-dev nlohmann-json3-dev libcli11-dev libfmt-dev
-  libspdlog-dev libsqlite3-dev libzmq3-dev
+  libspdlog-dev libsqlite3-dev libtomlplusplus-dev libzmq3-dev
   # Tests, sanitizers, fuzzers, lint, benchmarks.
   libgtest-dev libbenchmark-dev librapidcheck-dev clang libclang-rt-dev clang-tidy clang-format
   xdelta3 zstd

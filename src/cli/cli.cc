@@ -15,6 +15,7 @@
 #include "cli/exit_code.h"
 #include "cli/json.h"
 #include "cli/progress.h"
+#include "cli/run_commands.h"
 #include "cli/signals.h"
 #include "cli/text.h"
 #include "simd/kernels.h"
@@ -66,11 +67,21 @@ ProgressReporter::Style style_for(const CliStreams& streams, bool json) {
   return json ? ProgressReporter::Style::kSilent : ProgressReporter::Style::kLines;
 }
 
+// A line of what happens, for people: on standard error.
+Say say_to(const CliStreams& streams, const CommandLine& line) {
+  if (line.json) return {};
+  return [err = streams.err](const std::string& text) {
+    static_cast<void>(put(err, printable(text) + "\n"));
+  };
+}
+
 // The command's end as a value: what the standard library throws (no memory, no threads) included.
 Result<Outcome> run_guarded(const CommandLine& line, const CliStreams& streams,
                             const CancelToken& cancel) {
   try {
     DCR_TRY(check_kernels());
+    if (is_run_command(line.command))
+      return run_cluster_command(line, cancel, say_to(streams, line));
     ProgressReporter progress(streams.err, style_for(streams, line.json), steady_seconds);
     auto outcome = run_command(line, &cancel, steady_seconds, progress);
     if (outcome.ok() || outcome.status().code() != Code::kCancelled) return outcome;

@@ -13,6 +13,7 @@
 
 #include "cli/command_line.h"
 #include "cli/exit_code.h"
+#include "cli/run_commands.h"
 #include "cli/test_run.h"
 #include "dcr/delta.h"
 #include "simd/kernels.h"
@@ -84,6 +85,17 @@ Result<InspectResult> inspect(const std::string& delta, const DeltaOptions& opti
   return library.answer("inspect " + delta, options, library.inspect);
 }
 
+bool is_run_command(Command command) { return command >= Command::kLocal; }
+
+Result<Outcome> run_cluster_command(const CommandLine& line, const CancelToken& /*cancel*/,
+                                    const Say& /*say*/) {
+  library.call = std::string(command_name(line.command)) + " of " + line.run.config + " as " +
+                 line.run.name + " " + line.run.path;
+  for (const std::string& kill : line.run.kills) library.call += " " + kill;
+  if (library.failure) return *library.failure;
+  return Outcome{};
+}
+
 Result<const Kernels*> select_kernels() {
   if (library.kernels_failure) return *library.kernels_failure;
   return static_cast<const Kernels*>(nullptr);
@@ -103,6 +115,31 @@ TEST(ExitCode, OneForEachCode) {
   EXPECT_EQ(exit_code_for(Code::kIo), 4);
   EXPECT_EQ(exit_code_for(Code::kCancelled), 4);
   EXPECT_EQ(exit_code_for(Code::kInternal), 4);
+  EXPECT_EQ(exit_code_for(Code::kUnavailable), 4);
+  EXPECT_EQ(exit_code_for(Code::kConflict), 5);
+  EXPECT_EQ(exit_code_for(Code::kLostLeadership), 5);
+  EXPECT_EQ(exit_code_for(Code::kUnknownOutcome), 5);
+}
+
+TEST_F(CliTest, CommandsOfClusters) {
+  EXPECT_EQ(run({"owner", "--config", "run.toml", "--name", "owner-0"}).exit_code, 0);
+  EXPECT_EQ(library.call, "owner of run.toml as owner-0 ");
+  EXPECT_EQ(run({"refit", "--config", "run.toml", "new"}).exit_code, 0);
+  EXPECT_EQ(library.call, "refit of run.toml as operator new");
+  EXPECT_EQ(run({"refit", "--config", "run.toml", "old", "new"}).exit_code, 2);
+  EXPECT_EQ(run({"status", "--config", "run.toml", "--name", "observer"}).exit_code, 0);
+  EXPECT_EQ(library.call, "status of run.toml as observer ");
+  EXPECT_EQ(run({"local", "--from", "a", "--to", "b", "--to", "c", "--kill", "receiver@apply:2",
+                 "--kill", "pause:owner@send,9"})
+                .exit_code,
+            0);
+  EXPECT_EQ(library.call, "local of  as operator  receiver@apply:2 pause:owner@send,9");
+  EXPECT_EQ(run({"owner", "--config", "run.toml"}).exit_code, 2);
+  EXPECT_EQ(run({"local", "--from", "a", "--to", "b", "--mode", "both"}).exit_code, 2);
+  library.failure = Status(Code::kConflict, "an attempt is active");
+  const Ran failed = run({"restore", "--config", "run.toml"});
+  EXPECT_EQ(failed.exit_code, 5);
+  EXPECT_EQ(failed.err, "dcr restore: an attempt is active\n");
 }
 
 TEST_F(CliTest, PassesWhatWasAskedFor) {

@@ -15,13 +15,14 @@ namespace {
 
 constexpr const char* kExitCodesText =
     "Exit codes: 0 done, 1 differs (verify, refit), 2 usage, 3 bad or mismatched input,\n"
-    "4 I/O error or signal (nothing unfinished is left behind).";
+    "4 I/O error or signal (nothing unfinished is left behind), 5 an operator is needed.";
 
 // The words of options that need more than CLI11 checks.
 struct Words {
   std::string memory = fmt::format("{}", DeltaOptions().memory_bytes_max);
   std::vector<std::string> paths;  // of apply: deltas, then the base
   std::string mode = "write";      // of refit
+  RunWords run;
 };
 
 void add_json(CLI::App& command, CommandLine& line) {
@@ -118,7 +119,18 @@ void add_refit(CLI::App& app, CommandLine& line, Words& words) {
   refit->add_option("OLD", line.old_path, "A .safetensors file or a checkpoint directory")
       ->required()
       ->type_name("");
-  refit->add_option("NEW", line.new_path, "The same after training")->required()->type_name("");
+  refit->add_option("NEW", line.new_path, "The same after training (not with --config)")
+      ->type_name("");
+  refit
+      ->add_option("--config", line.run.config,
+                   "Refit the running cluster of this file instead; the only checkpoint is NEW")
+      ->type_name("FILE");
+  refit->add_option("--name", line.run.name, "The operator that this is (default operator)")
+      ->type_name("NAME");
+  refit->add_option("--label", line.run.label, "What to call NEW there (default: its path)")
+      ->type_name("TEXT");
+  refit->add_flag("--async", line.run.asynchronous,
+                  "There, receivers serve on until everything is staged");
   CLI::Option* layout =
       refit->add_option("--layout", line.owners.file, "What each owner holds: a layout file");
   layout->type_name("FILE");
@@ -196,6 +208,10 @@ Status finish(CommandLine& line, Words& words) {
   }
   if (line.command == Command::kApply) return finish_apply(line, words);
   line.refit_verify = words.mode == "verify";
+  if (line.command == Command::kRefit && line.run.config.empty() && line.new_path.empty()) {
+    return usage("refit takes OLD and NEW, or --config FILE and NEW");
+  }
+  DCR_TRY(finish_run(line, words.run));
   if (line.command == Command::kInspect) line.deltas = {std::exchange(line.base, {})};
   return {};
 }
@@ -233,6 +249,7 @@ Result<CommandLine> parse_command_line(int argc, const char* const* argv) {
   add_inspect(app, line, words);
   add_refit(app, line, words);
   add_keygen(app, line);
+  add_run_commands(app, line, words.run);
   try {
     app.parse(reversed_arguments(argc, argv));
   } catch (const CLI::Success& success) {
@@ -276,6 +293,24 @@ std::string_view command_name(Command command) {
       return "refit";
     case Command::kKeygen:
       return "keygen";
+    case Command::kLocal:
+      return "local";
+    case Command::kCoordinator:
+      return "coordinator";
+    case Command::kOwner:
+      return "owner";
+    case Command::kNode:
+      return "node";
+    case Command::kReceiver:
+      return "receiver";
+    case Command::kRunRefit:
+      return "refit";
+    case Command::kStatus:
+      return "status";
+    case Command::kAbort:
+      return "abort";
+    case Command::kRestore:
+      return "restore";
   }
   return "";
 }

@@ -9,9 +9,47 @@
 #include "dcr/refit.h"
 #include "dcr/status.h"
 
+namespace CLI {
+class App;
+}
+
 namespace dcr {
 
-enum class Command : std::uint8_t { kText, kDiff, kApply, kVerify, kInspect, kRefit, kKeygen };
+enum class Command : std::uint8_t {
+  kText,
+  kDiff,
+  kApply,
+  kVerify,
+  kInspect,
+  kRefit,
+  kKeygen,
+  // Of clusters (cli/run_commands.h).
+  kLocal,
+  kCoordinator,
+  kOwner,
+  kNode,
+  kReceiver,
+  kRunRefit,
+  kStatus,
+  kAbort,
+  kRestore,
+};
+
+// What the commands of clusters ask for.
+struct RunLine {
+  std::string config;                 // all but kLocal: the run's file
+  std::string name;                   // the endpoint that this process is
+  std::string path, label;            // kRunRefit: the checkpoint, and what it is called
+  bool asynchronous = false;          // kRunRefit, kLocal
+  bool watch = false;                 // kStatus
+  std::vector<std::string> versions;  // kLocal: where to refit to, in order
+  std::string from;                   // kLocal
+  std::uint64_t owners = 4, nodes = 3, receivers_per_node = 2;  // kLocal
+  std::vector<std::string> kills;                               // kLocal, and of one process
+  std::string report;                                           // kLocal: a file for all of it
+  std::string directory;                                        // kLocal: where to keep it
+  std::string spans;                                            // of one process
+};
 
 struct CommandLine {
   Command command = Command::kText;
@@ -29,6 +67,7 @@ struct CommandLine {
   bool post_apply_checks = false;                    // kRefit
   bool refit_verify = false;                         // kRefit: compare, write nothing
   std::string arena_directory;                       // kRefit
+  RunLine run;
   bool force = false;
   bool json = false;
   unsigned threads = 0;  // 0: one per processor
@@ -40,6 +79,13 @@ inline constexpr unsigned kThreadsMax = 1024;
 // Parses the arguments (argv[0] is the program). Pure: prints nothing. Error: kInvalidArgument
 // saying what to change.
 Result<CommandLine> parse_command_line(int argc, const char* const* argv);
+
+// Adds the commands of clusters (run_command_line.cc), and checks what CLI11 does not.
+struct RunWords {
+  std::string mode = "sync";
+};
+void add_run_commands(CLI::App& app, CommandLine& line, RunWords& words);
+Status finish_run(CommandLine& line, const RunWords& words);
 
 // Whether the arguments ask for --json, also when they are otherwise wrong, so that an error can be
 // reported in the form that was asked for.

@@ -152,6 +152,16 @@ Result<Outcome> call(const CommandLine& line, const DeltaOptions& options,
       return verify_outcome(line, result, measure());
     }
     case Command::kRefit:
+    case Command::kLocal:
+    case Command::kCoordinator:
+    case Command::kOwner:
+    case Command::kNode:
+    case Command::kReceiver:
+    case Command::kRunRefit:
+    case Command::kStatus:
+    case Command::kAbort:
+    case Command::kRestore:
+      break;  // see run_commands.h
     case Command::kKeygen:
       break;  // have options of their own
     case Command::kInspect: {

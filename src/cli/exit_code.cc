@@ -15,11 +15,12 @@ ExitCode exit_code_for(Code code) {
     case Code::kMismatch:
     case Code::kNotFound:
       return kExitBadInput;
-    case Code::kIo:
-    case Code::kCancelled:
     case Code::kConflict:
     case Code::kLostLeadership:
     case Code::kUnknownOutcome:
+      return kExitOperator;
+    case Code::kIo:
+    case Code::kCancelled:
     case Code::kUnavailable:
     case Code::kInternal:
       return kExitIo;

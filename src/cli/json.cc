@@ -33,6 +33,24 @@ void add_measured(Json& json, const Measured& measured) {
   json["peak_rss_bytes"] = measured.peak_rss_bytes;
 }
 
+Json transition_of(const TransitionRecord& transition) {
+  const char* const states[] = {"none", "active", "obsolete", "committed"};
+  return {{"attempt", transition.attempt},
+          {"state", states[static_cast<unsigned>(transition.state)]},
+          {"mode", attempt_mode_name(transition.mode)},
+          {"base_version", transition.base.version},
+          {"dirty", transition.dirty()}};
+}
+
+Json reply_of(const StatusReply& reply) {
+  return {{"state", reply.state},
+          {"detail", reply.detail},
+          {"attempt", reply.attempt},
+          {"held_version", reply.held ? Json(reply.held->version) : Json()},
+          {"gate_open", reply.gate_open},
+          {"gate_reason", reply.gate_reason}};
+}
+
 }  // namespace
 
 std::string diff_json(const DiffResult& result, const Measured& measured) {
@@ -198,6 +216,79 @@ std::string error_json(const Status& error) {
   json["message"] = error.message();
   if (!error.tensor().empty()) json["tensor"] = error.tensor();
   return print(Json{{"error", std::move(json)}});
+}
+
+std::string run_refit_json(const RefitReport& report) {
+  Json json;
+  json["committed_version"] = report.committed.id.version;
+  json["label"] = report.committed.label;
+  json["attempts"] = report.attempts;
+  json["payload_bytes"] = report.payload_bytes;
+  json["without_baseline"] = report.without_baseline;
+  return print(json);
+}
+
+std::string status_json(const RunStatus& status) {
+  const ControlRecords& records = status.membership.records;
+  Json json;
+  json["committed_version"] = records.commit.id.version;
+  json["label"] = records.commit.label;
+  json["transition"] = transition_of(records.transition);
+  json["leader"] = records.leader.holder.name;
+  json["endpoints"] = Json::array();
+  for (const Member& member : status.membership.members) {
+    const char* const states[] = {"enrolled", "waiting", "member"};
+    Json entry = {{"name", member.endpoint.name},
+                  {"role", role_name(member.role)},
+                  {"incarnation", member.endpoint.incarnation},
+                  {"engine", member.engine},
+                  {"membership", states[static_cast<unsigned>(member.state)]}};
+    const auto found = status.endpoints.find(member.endpoint.name);
+    entry["answered"] = found != status.endpoints.end();
+    if (found != status.endpoints.end()) entry.update(reply_of(found->second));
+    json["endpoints"].push_back(std::move(entry));
+  }
+  json["silent"] = status.silent;
+  return print(json);
+}
+
+std::string abort_json(const ControlRecords& before, const ControlRecords& after) {
+  Json json;
+  json["committed_version"] = after.commit.id.version;
+  json["commit_found"] = after.commit.id != before.commit.id;
+  json["transition"] = transition_of(after.transition);
+  return print(json);
+}
+
+std::string restore_json(const std::vector<std::string>& receivers) {
+  return print({{"restoring", receivers}});
+}
+
+std::string local_json(const LocalResult& result) {
+  Json json;
+  json["committed_version"] = result.committed.id.version;
+  json["attempts"] = result.attempts;
+  json["kills"] = result.kills;
+  json["pauses"] = result.pauses;
+  json["refits"] = result.refits;
+  json["receivers"] = result.receivers;
+  json["bytes_compared"] = result.bytes_compared;
+  json["bytes_differing"] = result.bytes_differing;
+  json["reads"] = result.reads;
+  json["reads_different"] = result.reads_different;
+  json["gate_seconds"] = result.gate_seconds;
+  json["seconds"] = result.seconds;
+  json["payload_bytes"] = result.payload_bytes;
+  json["not_reached"] = result.not_reached;
+  json["spans"] = Json::array();
+  for (const LocalSpan& span : result.spans) {
+    json["spans"].push_back({{"stage", span.stage},
+                             {"endpoint", span.endpoint},
+                             {"begin", span.begin},
+                             {"end", span.end},
+                             {"busy", span.busy}});
+  }
+  return print(json);
 }
 
 }  // namespace dcr

@@ -8,6 +8,8 @@
 #include "dcr/delta.h"
 #include "dcr/refit.h"
 #include "dcr/status.h"
+#include "run/local_cluster.h"
+#include "run/operator.h"
 
 namespace dcr {
 
@@ -20,6 +22,13 @@ std::string inspect_json(const InspectResult& result, const Measured& measured);
 std::string refit_json(const RefitResult& result, const Measured& measured);
 std::string keygen_json(const std::string& endpoint, const MadeKeys& made,
                         const Measured& measured);
+
+// Of clusters.
+std::string run_refit_json(const RefitReport& report);
+std::string status_json(const RunStatus& status);
+std::string abort_json(const ControlRecords& before, const ControlRecords& after);
+std::string restore_json(const std::vector<std::string>& receivers);
+std::string local_json(const LocalResult& result);
 
 // {"error": {"code", "message", "tensor"?}}
 std::string error_json(const Status& error);

@@ -307,15 +307,16 @@ void fields(Io& io, typename Io::template Of<StatusReply>& message) {
 }
 
 template <typename Io>
-void fields(Io& io, typename Io::template Of<Command>& message) {
+void fields(Io& io, typename Io::template Of<OperatorCommand>& message) {
   io.number("id", message.id, 1);
-  io.choice("kind", message.kind, Command::Kind::kRefit, Command::Kind::kVerify);
+  io.choice("kind", message.kind, OperatorCommand::Kind::kRefit, OperatorCommand::Kind::kVerify);
   io.text("path", message.path, kMessageTextBytesMax);
   io.text("label", message.label, kLabelBytesMax);
   io.flag("asynchronous", message.asynchronous);
+  fields(io, message.base);
 }
 template <typename Io>
-void fields(Io& io, typename Io::template Of<CommandReply>& message) {
+void fields(Io& io, typename Io::template Of<OperatorReply>& message) {
   io.number("id", message.id, 1);
   io.optional("failure", message.failure, kFields);
   fields(io, message.committed);

@@ -301,7 +301,7 @@ struct StatusReply {
 };
 
 // From an operator, repeated until it is answered for good.
-struct Command {
+struct OperatorCommand {
   enum class Kind : std::uint8_t {
     kRefit = 0,   // to owners: load the checkpoint at `path` and refit it under `label`
     kVerify = 1,  // to gates: compare all weights of the engine with a dense load of `path`
@@ -311,9 +311,10 @@ struct Command {
   std::string path;
   std::string label;
   bool asynchronous = false;
-  bool operator==(const Command&) const = default;
+  VersionId base;  // K when the command was given: another K is what became of it
+  bool operator==(const OperatorCommand&) const = default;
 };
-struct CommandReply {
+struct OperatorReply {
   std::uint64_t id = 0;
   std::optional<Failure> failure;
   // kRefit
@@ -327,7 +328,7 @@ struct CommandReply {
   std::uint64_t reads = 0;            // of all weights while the gate was open, since the start
   std::uint64_t reads_different = 0;  // of those, the ones that were not their label's version
   std::uint64_t gate_closed_ms = 0;   // since it first opened
-  bool operator==(const CommandReply&) const = default;
+  bool operator==(const OperatorReply&) const = default;
 };
 
 using Message =
@@ -336,7 +337,7 @@ using Message =
                  Staged, StagingFull, GateClosed, Completed, PayloadsSent, Credit, OwnerEnd,
                  PayloadReady, StreamFailed, RestoreRequest, RestoreSent, BaseDigestsRequest,
                  BaseDigests, GateClose, GateIsClosed, GateProof, GateState, StatusRequest,
-                 StatusReply, Command, CommandReply>;
+                 StatusReply, OperatorCommand, OperatorReply>;
 
 // "prepare", "open_apply", …: for messages, logs and `--kill`.
 const char* message_name(const Message& message);

@@ -29,42 +29,43 @@ inline std::vector<Message> sample_messages() {
   prepare.receivers = {{{"receiver-0", 12}, "engine-0", "node-1"},
                        {{"receiver-1", 13}, "engine-0", "node-0"}};
   prepare.needs = {Need::kAny, Need::kAny, Need::kDense, Need::kSkip};
-  return {RefitRequest{candidate, "step 8", version, true, 2},
-          Sent{300, AttemptMode::kDense, 5, 6000, 70, 8},
-          BaselineUpdated{version, failure},
-          CleanedUp{300},
-          prepare,
-          CloseGate{300},
-          OpenApply{300},
-          Flush{300},
-          StopAndWait{300},
-          Cleanup{300},
-          Look{},
-          RefitEnded{candidate, {version, "step 8"}, failure, 2, {"owner-1"}, 3},
-          Prepared{300},
-          AttemptFailed{300, true, failure},
-          Stopped{300},
-          Staged{300},
-          StagingFull{300},
-          GateClosed{300},
-          Completed{300, 5, 6, 7},
-          PayloadsSent{stream, 5, true},
-          Credit{stream, 1, 2, 3},
-          OwnerEnd{stream, 1, 2},
-          PayloadReady{stream, 1, 2},
-          StreamFailed{stream, failure},
-          RestoreRequest{version},
-          RestoreSent{version, 5, failure},
-          BaseDigestsRequest{},
-          BaseDigests{{digest, digest}, failure},
-          GateClose{5},
-          GateIsClosed{5},
-          GateProof{6, version},
-          GateState{true, version, "drains", 6},
-          StatusRequest{},
-          StatusReply{"prepared", "waits", 300, version, true, "none"},
-          Command{7, Command::Kind::kVerify, "/checkpoints/8", "step 8", true},
-          CommandReply{7, failure, {version, "step 8"}, 2, 6000, {"owner-1"}, 5, 6, 7, 8, 9}};
+  return {
+      RefitRequest{candidate, "step 8", version, true, 2},
+      Sent{300, AttemptMode::kDense, 5, 6000, 70, 8},
+      BaselineUpdated{version, failure},
+      CleanedUp{300},
+      prepare,
+      CloseGate{300},
+      OpenApply{300},
+      Flush{300},
+      StopAndWait{300},
+      Cleanup{300},
+      Look{},
+      RefitEnded{candidate, {version, "step 8"}, failure, 2, {"owner-1"}, 3},
+      Prepared{300},
+      AttemptFailed{300, true, failure},
+      Stopped{300},
+      Staged{300},
+      StagingFull{300},
+      GateClosed{300},
+      Completed{300, 5, 6, 7},
+      PayloadsSent{stream, 5, true},
+      Credit{stream, 1, 2, 3},
+      OwnerEnd{stream, 1, 2},
+      PayloadReady{stream, 1, 2},
+      StreamFailed{stream, failure},
+      RestoreRequest{version},
+      RestoreSent{version, 5, failure},
+      BaseDigestsRequest{},
+      BaseDigests{{digest, digest}, failure},
+      GateClose{5},
+      GateIsClosed{5},
+      GateProof{6, version},
+      GateState{true, version, "drains", 6},
+      StatusRequest{},
+      StatusReply{"prepared", "waits", 300, version, true, "none"},
+      OperatorCommand{7, OperatorCommand::Kind::kVerify, "/checkpoints/8", "step 8", true, version},
+      OperatorReply{7, failure, {version, "step 8"}, 2, 6000, {"owner-1"}, 5, 6, 7, 8, 9}};
 }
 
 // Sets fields at random, where MessageReader reads them: to small values mostly, and to the
@@ -131,6 +132,7 @@ inline void make_fit(VersionId* id) {
 template <typename Kind>
 void make_fit(Kind* message) {
   if constexpr (requires { message->version.baseline; }) make_fit(&message->version);
+  if constexpr (requires { message->base.baseline; }) make_fit(&message->base);
   if constexpr (requires { message->committed.baseline; }) make_fit(&message->committed);
   if constexpr (requires { message->committed.id; }) make_fit(&message->committed.id);
   if constexpr (requires { message->serving; }) make_fit(&message->serving);

@@ -13,11 +13,16 @@
 #include <memory>
 
 #include "base/bytes.h"
+#include "base/limits.h"
 #include "receiver/decoded.h"
 
 namespace dcr {
 
 inline constexpr std::uint32_t kDecodedMemoryVersion = 0;
+
+// What it may have beside positions and values: heads and padding of the most items.
+inline constexpr std::uint64_t kDecodedMemoryHeadBytesMax =
+    1024 + kItemsPerPayloadMax * (24 + 16 * kRankMax + 14);
 
 Bytes encode_decoded(const DecodedPayload& payload);
 

@@ -1,0 +1,188 @@
+// What the protocol costs beside the work: refits of a cluster of real processes on this machine.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/limits.h"
+#include "bench/checkpoint_files.h"
+#include "bench/commands.h"
+#include "bench/measure.h"
+#include "bench/temporary_directory.h"
+#include "control/sqlite_control.h"
+#include "dcr/refit.h"
+#include "run/local_cluster.h"
+#include "runtime/clock.h"
+#include "runtime/file.h"
+#include "transport/directory_store.h"
+
+namespace dcr {
+namespace {
+
+constexpr double kZeroChangeAimMs = 50;
+constexpr double kBoundAim = 1.15;
+constexpr unsigned kProbes = 50;
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values.empty() ? 0 : values[values.size() / 2];
+}
+
+// Milliseconds that `work` takes, the median of many.
+Result<double> probe(const std::function<Status()>& work) {
+  std::vector<double> times;
+  for (unsigned i = 0; i < kProbes; ++i) {
+    const std::uint64_t begin = monotonic_clock().nanoseconds();
+    DCR_TRY(work());
+    times.push_back(1e-6 * static_cast<double>(monotonic_clock().nanoseconds() - begin));
+  }
+  return median(std::move(times));
+}
+
+// One transaction of the store that a run has.
+Result<double> store_transaction_ms(const std::string& directory) {
+  SqliteControl::Options options;
+  options.directory = directory;
+  DCR_ASSIGN(const std::unique_ptr<SqliteControl> control,
+             SqliteControl::create(options, RunId{1}, "base"));
+  return probe([&] { return control->enrol({"probe", Role::kOwner, {}}).status(); });
+}
+
+// One durable object.
+Result<double> durable_put_ms(const std::string& directory) {
+  DirectoryObjectStore store(posix_file_system(), directory);
+  ObjectKey key;
+  key.attempt = 1;
+  DCR_TRY(store.begin(key));
+  std::uint64_t number = 0;
+  const Bytes bytes(1000, 1);
+  return probe([&] {
+    key.number = number++;
+    return store.put(key, bytes);
+  });
+}
+
+Result<LocalResult> run_cluster(const ProtocolOptions& options, const std::string& directory,
+                                const std::string& from, std::vector<std::string> to) {
+  const CancelToken never;
+  LocalOptions local;
+  local.base = from;
+  local.versions = std::move(to);
+  local.owners = options.owners;
+  local.nodes = options.nodes;
+  local.receivers_per_node = options.receivers_per_node;
+  local.directory = directory;
+  local.program = options.dcr;
+  local.cancel = &never;
+  local.clock = &monotonic_clock();
+  local.note = [](const std::string&) {};
+  DCR_TRY(posix_file_system().make_directory(directory, 0700));
+  return run_local(local);
+}
+
+// Of each refit, in order: from the first owner's call to the last gate that opened, in
+// milliseconds. Refits and gates that open follow one another, and none overlaps the next.
+std::vector<double> refit_to_open_ms(const LocalResult& result) {
+  std::map<std::string, std::vector<std::pair<double, double>>> by_endpoint;
+  for (const LocalSpan& span : result.spans) {
+    if (span.stage == "refit" || span.stage == "gate") {
+      by_endpoint[span.stage + " " + span.endpoint].emplace_back(span.begin, span.end);
+    }
+  }
+  std::vector<double> times;
+  for (std::size_t refit = 0; refit < result.refits; ++refit) {
+    double begin = 1e300;
+    double end = 0;
+    for (auto& [name, spans] : by_endpoint) {
+      std::sort(spans.begin(), spans.end());
+      if (refit >= spans.size()) continue;
+      if (name.starts_with("refit")) begin = std::min(begin, spans[refit].first);
+      if (name.starts_with("gate")) end = std::max(end, spans[refit].second);
+    }
+    times.push_back(1e3 * (end - begin));
+  }
+  return times;
+}
+
+Status check_exact(const LocalResult& result) {
+  if (result.bytes_differing == 0 && result.reads_different == 0) return {};
+  return {Code::kMismatch, "a receiver differs from a dense load"};
+}
+
+struct Row {
+  std::string name;
+  double ms = 0, transaction_ms = 0, put_ms = 0, bound_ms = 0;
+  std::uint64_t payload_bytes = 0;
+};
+
+void add_row(Report* report, const Row& row) {
+  report->add_row({Cell::text(row.name), Cell::number(row.ms, 1),
+                   Cell::number(row.transaction_ms, 2), Cell::number(row.put_ms, 2),
+                   Cell::number(row.bound_ms, 1), Cell::whole(row.payload_bytes)});
+}
+
+}  // namespace
+
+Result<Report> run_protocol(const ProtocolOptions& options) {
+  DCR_ASSIGN(const TemporaryDirectory directory, TemporaryDirectory::make(options.directory));
+  const auto at = [&](const char* name) { return join_path(directory.path(), name); };
+  for (const char* const name : {"store", "objects", "small", "large"}) {
+    DCR_TRY(posix_file_system().make_directory(at(name), 0700));
+  }
+  Report report(
+      {"refit", "ms", "store_transaction_ms", "durable_put_ms", "bound_ms", "payload_bytes"});
+  DCR_ASSIGN(const double transaction_ms, store_transaction_ms(at("store")));
+  DCR_ASSIGN(const double put_ms, durable_put_ms(at("objects")));
+
+  const WorkloadSpec spec = workload_at_rate(Workload::kRelative, options.rate, options.seed);
+  DCR_ASSIGN(const CheckpointPair small,
+             write_checkpoints(spec, transformer_tensors(options.small_size), 1, at("small")));
+  DCR_ASSIGN(const LocalResult zero,
+             run_cluster(options, at("zero"), small.before,
+                         std::vector<std::string>(options.refits, small.before)));
+  DCR_TRY(check_exact(zero));
+  const double zero_ms = median(refit_to_open_ms(zero));
+  add_row(&report, {"no change", zero_ms, transaction_ms, put_ms, 0, zero.payload_bytes});
+  report.add_figure("no change, refit() to gates open, ms", zero_ms, Report::Aim::kAtMost,
+                    kZeroChangeAimMs);
+
+  DCR_ASSIGN(const CheckpointPair large,
+             write_checkpoints(spec, transformer_tensors(options.size), 1, at("large")));
+  DCR_ASSIGN(const LocalResult changed,
+             run_cluster(options, at("changed"), large.before, {large.after, large.before}));
+  DCR_TRY(check_exact(changed));
+  // The work of the same refit in one process bounds it from below.
+  RefitOptions in_process;
+  in_process.owners.generate = "fsdp:" + std::to_string(options.owners);
+  in_process.receivers.generate = "fused-tp:" + std::to_string(options.receivers_per_node);
+  in_process.clock = &monotonic_clock();
+  DCR_ASSIGN(const RefitResult alone, refit(large.before, large.after, in_process));
+  const double cores = processor_count();
+  double bound = alone.refit_busy_seconds / cores;
+  for (const RefitStage& stage : alone.stages) {
+    if (stage.name == "send" || stage.name == "flags") bound = std::max(bound, stage.busy);
+  }
+  // Every node decodes and applies what the one process does once.
+  for (const RefitStage& stage : alone.stages) {
+    if (stage.name == "decode" || stage.name == "apply") {
+      bound += stage.busy * static_cast<double>(options.nodes - 1) / cores;
+    }
+  }
+  const double changed_ms = median(refit_to_open_ms(changed));
+  add_row(&report, {fmt::format("{:g} %", 100 * options.rate), changed_ms, transaction_ms, put_ms,
+                    1e3 * bound, changed.payload_bytes / changed.refits});
+  report.add_figure("changed, over the bound of its work and the refit of no change",
+                    changed_ms / (1e3 * bound + zero_ms), Report::Aim::kAtMost, kBoundAim);
+  report.add_note(fmt::format(
+      "{} owners, {} nodes with {} receivers each, {} processors; {} refits of no change on "
+      "{} of weights, 2 of {:g} % on {}",
+      options.owners, options.nodes, options.receivers_per_node, processor_count(), options.refits,
+      options.small_size, 100 * options.rate, options.size));
+  return report;
+}
+
+}  // namespace dcr

@@ -1,0 +1,288 @@
+#include "run/engine_process.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "channel/descriptors.h"
+#include "protocol/gate.h"
+#include "protocol/receiver.h"
+#include "receiver/decoded_memory.h"
+#include "receiver/needs.h"
+#include "run/engine_reader.h"
+#include "run/mailbox.h"
+#include "run/operator.h"
+#include "run/receiver_work.h"
+#include "run/serving_model.h"
+
+namespace dcr {
+namespace {
+
+using ReceiverLoop = EndpointLoop<ReceiverEndpoint, ReceiverEvent, ReceiverEffect>;
+using GateLoop = EndpointLoop<Gate, GateEvent, GateEffect>;
+
+constexpr std::uint64_t kTakePayloadMs = 200;
+
+// One serving rank of the engine.
+struct Rank {
+  std::string name;
+  std::unique_ptr<ServingModel> serving;
+  std::unique_ptr<ReceiverWork> work;
+  std::unique_ptr<Mailbox> mailbox;
+  std::unique_ptr<ReceiverLoop> loop;
+  std::optional<DescriptorListener> listener;
+  ReceiverDetails details;
+};
+
+class EngineProcess {
+ public:
+  EngineProcess(ProcessContext& context, const RunModel& model, const EngineConfig& engine)
+      : context_(context), model_(model), engine_(engine) {}
+
+  Status run() {
+    DCR_TRY(make_ranks());
+    DCR_TRY(prewarm());
+    std::vector<ServingModel*> serving;
+    for (const auto& rank : ranks_) serving.push_back(rank->serving.get());
+    reader_ = std::make_unique<EngineReader>(model_, std::move(serving));
+    DCR_ASSIGN(gate_mailbox_, Mailbox::open(context_, engine_.gate.name));
+    gate_worker_ = make_executor(2);
+    verifier_ = make_executor(2);
+    // A loop and a socket for each rank, beside this thread, which has the gate's loop.
+    const auto threads = static_cast<unsigned>(2 * ranks_.size() + 1);
+    threads_ = make_executor(threads);
+    for (const auto& rank : ranks_) {
+      threads_->submit([this, &rank = *rank] { run_receiver(rank); });
+      threads_->submit([this, &rank = *rank] { take_payloads(rank); });
+    }
+    const Status status = run_gate();
+    stopping_ = true;
+    threads_.reset();
+    verifier_.reset();
+    gate_worker_.reset();
+    return failure_.ok() ? status : failure_;
+  }
+
+ private:
+  Status make_ranks() {
+    const Result<Checkpoint> base = open_candidate(model_, context_.config().base);
+    DCR_TRY(base.status());
+    for (std::uint32_t number = 0; number < engine_.receivers.size(); ++number) {
+      auto rank = std::make_unique<Rank>();
+      rank->name = engine_.receivers[number].name;
+      DCR_ASSIGN(rank->serving, ServingModel::make(model_, number));
+      DCR_TRY(rank->serving->load(model_, *base));
+      DCR_ASSIGN(rank->work, ReceiverWork::create(context_, model_, *rank->serving, number));
+      DCR_ASSIGN(rank->mailbox, Mailbox::open(context_, rank->name));
+      rank->loop = std::make_unique<ReceiverLoop>(rank->name, loop_parts(), *rank->mailbox);
+      DCR_ASSIGN(DescriptorListener listener,
+                 DescriptorListener::open(payload_socket_path(context_.config(), rank->name)));
+      rank->listener.emplace(std::move(listener));
+      ranks_.push_back(std::move(rank));
+    }
+    return {};
+  }
+
+  // The loops end with the process, and when one of them does.
+  LoopParts loop_parts() {
+    LoopParts parts = context_.parts();
+    parts.cancelled = [this] { return stopping_ || context_.options().cancel->cancelled(); };
+    return parts;
+  }
+
+  Status prewarm() {
+    context_.points().before("prewarm");
+    std::vector<Receiver*> receivers;
+    for (const auto& rank : ranks_) {
+      DCR_TRY(rank->work->receiver().prewarm().with_context(rank->name));
+      receivers.push_back(&rank->work->receiver());
+    }
+    DCR_TRY(share_collectives(receivers));
+    CheckpointReader base(model_.base);
+    for (const auto& rank : ranks_) {
+      DCR_TRY(rank->work->receiver()
+                  .audit([&](std::uint32_t tensor, std::uint64_t first, MutableByteSpan out) {
+                    return base.read(tensor, first, out);
+                  })
+                  .with_context(rank->name));
+      rank->details.node = engine_.node;
+      rank->details.catalogue = model_.digest;
+      rank->details.fingerprint = rank->work->receiver().fingerprint();
+      rank->details.needs = needs_of(rank->work->receiver().classes());
+    }
+    context_.points().after("prewarm");
+    return {};
+  }
+
+  void run_receiver(Rank& rank) {
+    const auto make = [&] {
+      ReceiverEndpointOptions options;
+      options.name = rank.name;
+      options.engine = engine_.gate.name;
+      options.details = rank.details;
+      for (const PeerConfig& owner : context_.config().owner_peers) {
+        options.owners.push_back(owner.name);
+      }
+      options.base_loaded = !started_before(rank);
+      options.credit_bytes = context_.config().memory_bytes_max;
+      options.waits = context_.config().waits;
+      return ReceiverEndpoint(std::move(options));
+    };
+    const Status status = rank.loop->run(make, [&](const ReceiverEffect& effect, const auto& post) {
+      rank.work->begin(effect, post);
+    });
+    if (status.code() != Code::kCancelled) fail(status);
+  }
+
+  // Whether the storage may hold other bits than the base's.
+  bool started_before(const Rank& rank) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return !started_.insert(rank.name).second;
+  }
+
+  void take_payloads(Rank& rank) {
+    while (!stopping_ && !context_.options().cancel->cancelled()) {
+      const Result<DescriptorSocket> socket = rank.listener->accept(kTakePayloadMs);
+      if (socket.status().code() == Code::kUnavailable) continue;  // none came
+      const Status taken = socket.ok() ? take_payload(rank, *socket) : socket.status();
+      if (!taken.ok()) context_.options().log(rank.name, taken.message());
+    }
+  }
+
+  Status take_payload(Rank& rank, const DescriptorSocket& socket) {
+    const std::uint64_t bytes_max = context_.config().memory_bytes_max;
+    DCR_ASSIGN(const ReceivedDescriptor received, socket.receive(kTakePayloadMs));
+    DCR_ASSIGN(const Message message, decode_message(received.message));
+    const auto* const ready = std::get_if<PayloadReady>(&message);
+    if (ready == nullptr) return {Code::kCorrupt, "a descriptor came with another message"};
+    DCR_ASSIGN(const SealedMemory memory,
+               SealedMemory::map(received.descriptor, bytes_max + kDecodedMemoryHeadBytesMax));
+    DCR_ASSIGN(std::shared_ptr<const DecodedPayload> payload,
+               parse_decoded(memory.bytes(), bytes_max));
+    if (payload->header.owner != ready->owner || payload->header.number != ready->number) {
+      return {Code::kCorrupt, "a descriptor came with the message of another payload"};
+    }
+    const std::uint64_t bytes = payload->bytes;
+    if (!rank.work->keep(ready->stream, std::move(payload))) return {};
+    rank.loop->post(PayloadHandedOver{ready->stream, ready->owner, ready->number, bytes});
+    return {};
+  }
+
+  Status run_gate() {
+    GateLoop loop(engine_.gate.name, loop_parts(), *gate_mailbox_);
+    loop.set_intercept([this](const Endpoint& from, const Message& message) {
+      const auto* const command = std::get_if<OperatorCommand>(&message);
+      if (command != nullptr) take(from, *command);
+      return command != nullptr;
+    });
+    return loop.run(
+        [&] {
+          GateOptions options;
+          options.engine = engine_.gate.name;
+          for (const PeerConfig& receiver : engine_.receivers) {
+            options.receivers.push_back(receiver.name);
+          }
+          options.waits = context_.config().waits;
+          return Gate(std::move(options));
+        },
+        [&](const GateEffect& effect, const auto& post) {
+          gate_worker_->submit([this, effect, post] { post(work_gate(effect)); });
+        });
+  }
+
+  GateWorkDone work_gate(const GateEffect& effect) {
+    GateWorkDone done;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (const auto* const opening = std::get_if<OpenFor>(&effect)) {
+      reader_->open(opening->committed.label);
+      done.opened = true;
+      if (closed_at_) {
+        closed_ns_ += now() - *closed_at_;
+        context_.spans().add({"gate", 0, *closed_at_, now(), 0});
+      }
+      closed_at_.reset();
+      opened_ = true;
+    } else {
+      if (opened_ && !closed_at_) closed_at_ = now();
+      reader_->close();
+    }
+    return done;
+  }
+
+  // An operator's command; answered on another thread, for it takes a while.
+  void take(const Endpoint& from, const OperatorCommand& command) {
+    if (!is_operator(context_.config(), from.name)) return;
+    if (command.kind != OperatorCommand::Kind::kVerify || verifying_.exchange(true)) return;
+    verifier_->submit([this, from, command] {
+      OperatorReply reply;
+      reply.id = command.id;
+      const Result<StorageComparison> compared = reader_->compare(command.path);
+      if (compared.ok()) {
+        reply.bytes_compared = compared->bytes;
+        reply.bytes_differing = compared->differing;
+      } else {
+        reply.failure = failure_of(compared.status());
+      }
+      const ReaderCounts counts = reader_->counts();
+      reply.reads = counts.reads;
+      reply.reads_different = counts.different;
+      {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        reply.gate_closed_ms = closed_ns_ / 1'000'000;
+      }
+      gate_mailbox_->send(from.name, from.incarnation, reply);
+      verifying_ = false;
+    });
+  }
+
+  std::uint64_t now() const { return context_.options().clock->nanoseconds(); }
+
+  void fail(const Status& status) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (failure_.ok()) failure_ = status;
+    stopping_ = true;
+    context_.options().log(engine_.gate.name, status.message());
+  }
+
+  ProcessContext& context_;
+  const RunModel& model_;
+  const EngineConfig& engine_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  std::unique_ptr<EngineReader> reader_;
+  std::unique_ptr<Mailbox> gate_mailbox_;
+  std::unique_ptr<Executor> gate_worker_;  // one thread: closes and opens in their order
+  std::unique_ptr<Executor> verifier_;
+  std::unique_ptr<Executor> threads_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> verifying_{false};
+  std::mutex mutex_;
+  // Guarded by mutex_.
+  std::set<std::string> started_;
+  bool opened_ = false;  // once
+  std::optional<std::uint64_t> closed_at_;
+  std::uint64_t closed_ns_ = 0;  // since it first opened, but for the time since closed_at_
+  Status failure_;
+};
+
+}  // namespace
+
+Status run_engine(ProcessContext& context, const std::string& name) {
+  const std::vector<EngineConfig>& engines = context.config().engines;
+  const auto found = std::find_if(engines.begin(), engines.end(), [&](const EngineConfig& engine) {
+    return engine.gate.name == name ||
+           std::any_of(engine.receivers.begin(), engine.receivers.end(),
+                       [&](const PeerConfig& receiver) { return receiver.name == name; });
+  });
+  if (found == engines.end()) {
+    return {Code::kInvalidArgument, name + " is no engine or receiver of this configuration"};
+  }
+  DCR_ASSIGN(const std::unique_ptr<const RunModel> model, make_run_model(context.config()));
+  EngineProcess process(context, *model, *found);
+  return process.run();
+}
+
+}  // namespace dcr

@@ -1,0 +1,116 @@
+#include "run/engine_reader.h"
+
+#include <utility>
+
+#include "runtime/event_queue.h"
+
+namespace dcr {
+namespace {
+
+constexpr std::uint64_t kPauseMs = 5;  // between two requests, and while there is none
+
+}  // namespace
+
+EngineReader::EngineReader(const RunModel& model, std::vector<ServingModel*> ranks)
+    : model_(model), ranks_(std::move(ranks)), thread_(make_executor(2)) {
+  thread_->submit([this] { read_on(); });
+}
+
+EngineReader::~EngineReader() {
+  stopping_ = true;
+  thread_.reset();
+}
+
+void EngineReader::open(const std::string& label) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  label_ = label;
+  open_ = true;
+}
+
+void EngineReader::close() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    open_ = false;
+  }
+  // Whoever reads has begun before; once.
+  const std::lock_guard<std::mutex> drained(reading_);
+}
+
+void EngineReader::read_on() {
+  EventQueue<bool> nothing;
+  while (!stopping_) {
+    read_once();
+    nothing.pop(kPauseMs);
+  }
+}
+
+void EngineReader::read_once() {
+  std::string label;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!open_) return;
+    label = label_;
+  }
+  if (label != version_label_) {
+    auto version = dense_version(label);
+    version_ = version.ok() ? std::move(version).value() : Version();
+    version_label_ = label;
+  }
+  const std::lock_guard<std::mutex> reading(reading_);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!open_ || label_ != label) return;
+  }
+  std::size_t rank = 0;
+  while (version_.known && rank < ranks_.size() &&
+         storage_digest(*ranks_[rank]) == version_.digests[rank]) {
+    ++rank;
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ++counts_.reads;
+  if (!version_.known) {
+    ++counts_.unknown;
+  } else if (rank < ranks_.size()) {
+    if (counts_.different++ == 0) {
+      counts_.first_difference =
+          "rank " + std::to_string(rank) + " served other weights than " + label;
+    }
+  }
+}
+
+Result<EngineReader::Version> EngineReader::dense_version(const std::string& path) {
+  DCR_ASSIGN(const Checkpoint checkpoint, open_candidate(model_, path));
+  Version version;
+  version.known = true;
+  for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) {
+    DCR_ASSIGN(const std::unique_ptr<ServingModel> dense, ServingModel::make(model_, rank));
+    DCR_TRY(dense->load(model_, checkpoint));
+    version.digests.push_back(storage_digest(*dense));
+  }
+  return version;
+}
+
+Result<StorageComparison> EngineReader::compare(const std::string& path) {
+  DCR_ASSIGN(const Checkpoint checkpoint, open_candidate(model_, path));
+  StorageComparison all;
+  for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) {
+    DCR_ASSIGN(const std::unique_ptr<ServingModel> dense, ServingModel::make(model_, rank));
+    DCR_TRY(dense->load(model_, checkpoint));
+    const std::lock_guard<std::mutex> reading(reading_);
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (!open_) return Status(Code::kUnavailable, "the gate is closed");
+    }
+    const StorageComparison one = compare_storages(*ranks_[rank], *dense);
+    all.bytes += one.bytes;
+    all.differing += one.differing;
+  }
+  return all;
+}
+
+ReaderCounts EngineReader::counts() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return counts_;
+}
+
+}  // namespace dcr

@@ -1,0 +1,69 @@
+// What an engine does with its weights while its gate is open: reads all of them, again and again,
+// and compares what it reads with the version whose label they carry. It stands for requests: one
+// reading is one request, which a closing gate drains.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "run/run_model.h"
+#include "run/serving_model.h"
+#include "runtime/threads.h"
+
+namespace dcr {
+
+struct ReaderCounts {
+  std::uint64_t reads = 0;  // of all weights, whole
+  std::uint64_t different =
+      0;                      // of these, the ones that were not the label's version: 0, or a fault
+  std::uint64_t unknown = 0;  // of labels that name no checkpoint, which cannot be compared
+  std::string first_difference;
+};
+
+class EngineReader {
+ public:
+  // `ranks` are the engine's, and must outlive this, as must `model`.
+  EngineReader(const RunModel& model, std::vector<ServingModel*> ranks);
+  ~EngineReader();
+
+  // Requests run from now on, of the version with this label: the path of a checkpoint.
+  void open(const std::string& label);
+  // Returns when none runs any more.
+  void close();
+
+  // Compares every byte of every rank with a dense load. Runs between two requests. Error
+  // kUnavailable while the gate is closed.
+  Result<StorageComparison> compare(const std::string& checkpoint);
+
+  ReaderCounts counts();
+
+ private:
+  struct Version {
+    bool known = false;
+    std::vector<Digest> digests;  // by rank
+  };
+
+  void read_on();
+  Result<Version> dense_version(const std::string& checkpoint);
+  void read_once();
+
+  const RunModel& model_;
+  const std::vector<ServingModel*> ranks_;
+  std::mutex reading_;  // held by a request, and by who lets none run
+  std::mutex mutex_;
+  // Guarded by mutex_.
+  bool open_ = false;
+  std::string label_;
+  ReaderCounts counts_;
+  // Of the reading thread only: the last label's version.
+  std::string version_label_;
+  Version version_;
+  std::atomic<bool> stopping_{false};
+  std::unique_ptr<Executor> thread_;
+};
+
+}  // namespace dcr

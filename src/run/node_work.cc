@@ -1,0 +1,178 @@
+#include "run/node_work.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "codec/container.h"
+#include "codec/payload.h"
+#include "receiver/decoded_memory.h"
+
+namespace dcr {
+namespace {
+
+constexpr unsigned kFetchers = 2;
+constexpr std::uint64_t kHandOverMs = 1000;  // a receiver that takes longer is asked for again
+constexpr PayloadLimits kLimits = {kPayloadStoredBytesMax, kPayloadRawBytesMax};
+
+// What every receiver can take: what a tensor's class allows, receivers check by themselves.
+std::vector<TensorSpec> specs_of(const Catalogue& catalogue) {
+  std::vector<TensorSpec> specs;
+  specs.reserve(catalogue.size());
+  for (const CanonicalTensor& tensor : catalogue.tensors()) {
+    specs.push_back({tensor.words, static_cast<std::uint8_t>(word_bytes(tensor.dtype)), false});
+  }
+  return specs;
+}
+
+// What an owner's end says of these bytes. REQUIRES: a payload that was read.
+PayloadEntry entry_of(ByteSpan stored) {
+  PayloadEntry entry;
+  entry.bytes = stored.size();
+  std::copy_n(stored.begin() + kPayloadDigestOffset, entry.digest.size(), entry.digest.begin());
+  return entry;
+}
+
+Result<OwnedDescriptor> sealed_memory(ByteSpan bytes) {
+  DCR_ASSIGN(WritableMemory memory, WritableMemory::make(bytes.size()));
+  std::copy(bytes.begin(), bytes.end(), memory.bytes().begin());
+  return std::move(memory).seal();
+}
+
+}  // namespace
+
+NodeWork::NodeWork(ProcessContext& context, const RunModel& model)
+    : context_(context),
+      model_(model),
+      specs_(specs_of(model.catalogue)),
+      payloads_(context.objects(), {context.run(), model.owners(), {}}),
+      restores_(context.objects(), {restore_run(context.run()), model.owners(), {}}),
+      fetchers_(make_executor(1 + kFetchers)),
+      decoder_(make_executor(2)) {}
+
+NodeWork::~NodeWork() {
+  fetchers_.reset();
+  decoder_.reset();
+}
+
+NodeTransport& NodeWork::transport(const StreamId& stream) {
+  if (stream.restore) return restores_;
+  return payloads_;
+}
+
+EndFetched NodeWork::fetch_end(const FetchEnd& work) {
+  EndFetched fetched;
+  fetched.stream = work.stream;
+  fetched.owner = work.owner;
+  auto end = transport(work.stream).receive_end(work.stream.number, work.owner);
+  fetched.status = end.status();
+  if (end.ok()) fetched.end = std::move(end).value();
+  return fetched;
+}
+
+PayloadFetched NodeWork::fetch(const FetchPayload& work) {
+  PayloadFetched fetched;
+  fetched.stream = work.stream;
+  fetched.owner = work.owner;
+  fetched.number = work.number;
+  const SpanTimer timer(&context_.spans(), "receive", work.owner);
+  const auto carry_out = [&]() -> Status {
+    const std::uint64_t bytes_max = work.entry ? work.entry->bytes : kPayloadStoredBytesMax;
+    DCR_ASSIGN(
+        std::optional<Bytes> stored,
+        transport(work.stream).receive(work.stream.number, work.owner, work.number, bytes_max));
+    if (!stored) return {};
+    DCR_ASSIGN(const Payload payload,
+               Payload::read(*stored, model_.catalogue.schema(), specs_, kLimits));
+    fetched.entry = entry_of(*stored);
+    if (work.entry && fetched.entry != *work.entry) {
+      return {Code::kMismatch, "the owner's end says that it has another size or digest"};
+    }
+    fetched.there = true;
+    fetched.stored_bytes = stored->size();
+    for (const ItemView& item : payload.items()) {
+      fetched.decoded_bytes += decoded_bytes(item.header);
+    }
+    const std::lock_guard<std::mutex> lock(mutex_);
+    held_[Key(work.stream, work.owner, work.number)] = {std::move(*stored), nullptr};
+    return {};
+  };
+  fetched.status = carry_out().with_context("payload " + std::to_string(work.number) +
+                                            " of owner " + std::to_string(work.owner));
+  return fetched;
+}
+
+PayloadDecoded NodeWork::decode(const DecodePayload& work) {
+  PayloadDecoded decoded;
+  decoded.stream = work.stream;
+  decoded.owner = work.owner;
+  decoded.number = work.number;
+  const Key key(work.stream, work.owner, work.number);
+  const SpanTimer timer(&context_.spans(), "decode", work.owner);
+  const auto carry_out = [&]() -> Status {
+    Bytes stored;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      const auto found = held_.find(key);
+      if (found == held_.end()) return {Code::kNotFound, "it was let go"};
+      stored = std::move(found->second.stored);
+    }
+    DCR_ASSIGN(const std::shared_ptr<const DecodedPayload> payload,
+               decode_payload(stored, model_.catalogue.schema(), specs_, kLimits,
+                              context_.config().memory_bytes_max));
+    DCR_ASSIGN(OwnedDescriptor sealed, sealed_memory(encode_decoded(*payload)));
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = held_.find(key);
+    if (found != held_.end()) {
+      found->second.decoded = std::make_shared<const OwnedDescriptor>(std::move(sealed));
+    }
+    return {};
+  };
+  decoded.status = carry_out().with_context("payload " + std::to_string(work.number) +
+                                            " of owner " + std::to_string(work.owner));
+  return decoded;
+}
+
+void NodeWork::hand_over(const HandOver& work) {
+  std::shared_ptr<const OwnedDescriptor> memory;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = held_.find(Key(work.stream, work.owner, work.number));
+    if (found == held_.end() || found->second.decoded == nullptr) return;
+    memory = found->second.decoded;
+  }
+  const auto send = [&]() -> Status {
+    DCR_ASSIGN(const DescriptorSocket socket, DescriptorSocket::connect(payload_socket_path(
+                                                  context_.config(), work.receiver.name)));
+    return socket.send(*memory, encode_message(PayloadReady{work.stream, work.owner, work.number}),
+                       kHandOverMs);
+  };
+  const Status sent = send();
+  // Lost, as messages may be: the receiver's credit asks for it again.
+  if (!sent.ok()) context_.options().log(work.receiver.name, sent.message());
+}
+
+void NodeWork::drop(const DropPayloads& work) {
+  const std::uint64_t owners = model_.owners();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (auto at = held_.begin(); at != held_.end();) {
+    const auto& [stream, owner, number] = at->first;
+    const bool below = work.below == kOrderAll || number * owners + owner < work.below;
+    at = stream == work.stream && below ? held_.erase(at) : std::next(at);
+  }
+}
+
+void NodeWork::begin(const NodeEffect& effect, const Post& post) {
+  if (const auto* const end = std::get_if<FetchEnd>(&effect)) {
+    fetchers_->submit([this, work = *end, post] { post(fetch_end(work)); });
+  } else if (const auto* const payload = std::get_if<FetchPayload>(&effect)) {
+    fetchers_->submit([this, work = *payload, post] { post(fetch(work)); });
+  } else if (const auto* const decoding = std::get_if<DecodePayload>(&effect)) {
+    decoder_->submit([this, work = *decoding, post] { post(decode(work)); });
+  } else if (const auto* const over = std::get_if<HandOver>(&effect)) {
+    decoder_->submit([this, work = *over] { hand_over(work); });
+  } else if (const auto* const dropped = std::get_if<DropPayloads>(&effect)) {
+    decoder_->submit([this, work = *dropped] { drop(work); });
+  }
+}
+
+}  // namespace dcr

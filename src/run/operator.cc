@@ -1,0 +1,183 @@
+#include "run/operator.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+namespace dcr {
+namespace {
+
+constexpr std::uint64_t kRepeatMs = 250;
+constexpr std::size_t kAnswersWaitingMax = 65'536;
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+}  // namespace
+
+bool is_operator(const RunConfig& config, const std::string& name) {
+  return std::any_of(config.operators.begin(), config.operators.end(),
+                     [&](const PeerConfig& peer) { return peer.name == name; });
+}
+
+Result<std::unique_ptr<Operator>> Operator::open(ProcessContext& context, const std::string& name) {
+  DCR_ASSIGN(std::unique_ptr<Mailbox> mailbox, Mailbox::open(context, name));
+  return std::make_unique<Operator>(context, name, std::move(mailbox));
+}
+
+Operator::Operator(ProcessContext& context, std::string name, std::unique_ptr<Mailbox> mailbox)
+    : context_(context), name_(std::move(name)), mailbox_(std::move(mailbox)) {
+  // Operators have no row in the control plane; each run of one is a life of its own.
+  mailbox_->set_incarnation(next_id());
+  mailbox_->start([this](const Endpoint& from, Message message) {
+    static_cast<void>(answers_.try_push({from.name, std::move(message)}, kAnswersWaitingMax));
+  });
+}
+
+void Operator::take_answer(std::uint64_t wait_ms) {
+  auto answer = answers_.pop(wait_ms);
+  if (!answer) return;
+  const std::string& from = answer->first;
+  if (auto* const reply = std::get_if<OperatorReply>(&answer->second)) {
+    // A reply to an earlier command may come late.
+    const auto last = replies_.find(from);
+    if (last == replies_.end() || last->second.id <= reply->id) replies_[from] = std::move(*reply);
+  } else if (auto* const status = std::get_if<StatusReply>(&answer->second)) {
+    if (!is_operator(context_.config(), from)) statuses_[from] = std::move(*status);
+  }
+}
+
+Result<std::map<std::string, OperatorReply>> Operator::command(OperatorCommand command,
+                                                               const std::vector<std::string>& to,
+                                                               std::optional<std::uint64_t> wait_ms,
+                                                               bool repeat_failures,
+                                                               const std::function<void()>& idle) {
+  command.id = next_id();
+  std::map<std::string, OperatorReply> replies;
+  const std::uint64_t begin = now_ms();
+  std::uint64_t repeat_at = begin;
+  while (replies.size() < to.size()) {
+    const std::uint64_t now = now_ms();
+    if (context_.options().cancel->cancelled()) return Status(Code::kCancelled, "stopped");
+    if (wait_ms && now - begin >= *wait_ms) break;
+    if (now >= repeat_at) {
+      for (const std::string& name : to) {
+        if (!replies.contains(name)) mailbox_->send(name, 0, command);
+      }
+      repeat_at = now + kRepeatMs;
+      if (idle) idle();
+    }
+    take_answer(repeat_at - now);
+    for (const std::string& name : to) {
+      const auto reply = replies_.find(name);
+      if (reply == replies_.end() || reply->second.id != command.id) continue;
+      if (reply->second.failure && repeat_failures) continue;
+      replies[name] = reply->second;
+    }
+  }
+  return replies;
+}
+
+Result<RefitReport> Operator::refit(const std::string& path, const std::string& label,
+                                    bool asynchronous, const std::function<void()>& idle) {
+  OperatorCommand refit;
+  refit.kind = OperatorCommand::Kind::kRefit;
+  refit.path = path;
+  refit.label = label;
+  refit.asynchronous = asynchronous;
+  DCR_ASSIGN(const ControlRecords records, context_.control().read());
+  refit.base = records.commit.id;
+  std::vector<std::string> owners;
+  for (const PeerConfig& owner : context_.config().owner_peers) owners.push_back(owner.name);
+  DCR_ASSIGN(const auto replies, command(std::move(refit), owners, std::nullopt, false, idle));
+  RefitReport report;
+  for (const auto& [owner, reply] : replies) {
+    if (reply.failure) return status_of(*reply.failure).with_context(owner);
+    report.committed = reply.committed;
+    report.attempts = std::max(report.attempts, reply.attempts);
+    report.payload_bytes += reply.payload_bytes;
+    if (!reply.without_baseline.empty()) report.without_baseline = reply.without_baseline;
+  }
+  return report;
+}
+
+Result<RunStatus> Operator::status(std::uint64_t wait_ms) {
+  RunStatus status;
+  DCR_ASSIGN(status.membership, context_.control().read_members());
+  std::set<std::string> waiting;
+  for (const PeerConfig& peer : all_peers(context_.config())) {
+    if (!is_operator(context_.config(), peer.name)) waiting.insert(peer.name);
+  }
+  statuses_.clear();
+  for (const std::string& name : waiting) mailbox_->send(name, 0, StatusRequest{});
+  const std::uint64_t begin = now_ms();
+  while (statuses_.size() < waiting.size()) {
+    const std::uint64_t spent = now_ms() - begin;
+    if (spent >= wait_ms) break;
+    take_answer(wait_ms - spent);
+  }
+  status.endpoints = statuses_;
+  for (const auto& [name, reply] : statuses_) waiting.erase(name);
+  status.silent.assign(waiting.begin(), waiting.end());
+  return status;
+}
+
+Result<VerifyReport> Operator::verify(const std::string& path, std::uint64_t wait_ms,
+                                      const std::function<void()>& idle) {
+  OperatorCommand verify;
+  verify.kind = OperatorCommand::Kind::kVerify;
+  verify.path = path;
+  std::vector<std::string> engines;
+  for (const EngineConfig& engine : context_.config().engines) {
+    engines.push_back(engine.gate.name);
+  }
+  DCR_ASSIGN(const auto replies, command(std::move(verify), engines, wait_ms, true, idle));
+  VerifyReport report;
+  for (const auto& [engine, reply] : replies) {
+    ++report.engines;
+    report.bytes_compared += reply.bytes_compared;
+    report.bytes_differing += reply.bytes_differing;
+    report.reads += reply.reads;
+    report.reads_different += reply.reads_different;
+    report.gate_seconds =
+        std::max(report.gate_seconds, 1e-3 * static_cast<double>(reply.gate_closed_ms));
+  }
+  if (report.engines == engines.size()) return report;
+  std::vector<std::string> silent;
+  for (const std::string& engine : engines) {
+    if (!replies.contains(engine)) silent.push_back(engine);
+  }
+  return Status(Code::kUnavailable, "these engines did not open their gates within " +
+                                        std::to_string(wait_ms) + " ms: " + joined(silent));
+}
+
+Result<std::vector<std::string>> Operator::restore(std::uint64_t wait_ms) {
+  DCR_ASSIGN(const RunStatus now, status(wait_ms));
+  ControlPlane& control = context_.control();
+  const VersionId committed = now.membership.records.commit.id;
+  std::vector<Endpoint> behind;
+  std::vector<std::string> names;
+  for (const Member& member : now.membership.members) {
+    if (member.role != Role::kReceiver) continue;
+    const auto found = now.endpoints.find(member.endpoint.name);
+    if (found != now.endpoints.end() && found->second.held == committed) continue;
+    behind.push_back(member.endpoint);
+    names.push_back(member.endpoint.name);
+  }
+  if (behind.empty()) return names;
+  DCR_ASSIGN(const Enrolment enrolled, control.enrol({name_, Role::kCoordinator, {}}));
+  const LeaderRow& leader = enrolled.records.leader;
+  if (enrolled.records.transition.state == AttemptState::kActive) {
+    return Status(Code::kConflict, "attempt " +
+                                       std::to_string(enrolled.records.transition.attempt) +
+                                       " is active: wait for it, or end it with dcr abort");
+  }
+  DCR_ASSIGN(const ControlRecords claimed, control.claim({name_, enrolled.incarnation}, leader));
+  DCR_TRY(control.bar(claimed.leader.token, behind).status());
+  return names;
+}
+
+}  // namespace dcr

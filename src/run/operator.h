@@ -1,0 +1,92 @@
+// What an operator does with a running cluster: refit, status, verification, abort and restore.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dcr/control.h"
+#include "dcr/status.h"
+#include "protocol/coordinator.h"
+#include "protocol/messages.h"
+#include "run/mailbox.h"
+#include "run/process_context.h"
+#include "runtime/event_queue.h"
+
+namespace dcr {
+
+bool is_operator(const RunConfig& config, const std::string& name);
+
+// How the cluster stands.
+struct RunStatus {
+  Membership membership;
+  // Of the endpoints that answered; the others are silent.
+  std::map<std::string, StatusReply> endpoints;
+  std::vector<std::string> silent;
+};
+
+struct RefitReport {
+  CommitRecord committed;
+  std::uint64_t attempts = 0;
+  std::uint64_t payload_bytes = 0;            // of the attempt that was committed
+  std::vector<std::string> without_baseline;  // owners that are dense next time
+};
+
+struct VerifyReport {
+  std::uint64_t engines = 0;
+  std::uint64_t bytes_compared = 0;
+  std::uint64_t bytes_differing = 0;
+  std::uint64_t reads = 0;            // by engines' readers, of all weights, since their start
+  std::uint64_t reads_different = 0;  // of those, the ones that were not their label's version
+  double gate_seconds = 0;            // that the gate was closed since it first opened, the longest
+};
+
+// Not thread-safe.
+class Operator {
+ public:
+  // As the operator of this name in the configuration. `context` must outlive it.
+  static Result<std::unique_ptr<Operator>> open(ProcessContext& context, const std::string& name);
+  Operator(ProcessContext& context, std::string name, std::unique_ptr<Mailbox> mailbox);
+
+  // Has every owner load `path` and refit it, and waits until the outcome is final. `idle` is
+  // called a few times a second meanwhile. Errors: the refit's own; kCancelled.
+  Result<RefitReport> refit(const std::string& path, const std::string& label, bool asynchronous,
+                            const std::function<void()>& idle);
+
+  // Waits for answers for at most `wait_ms`.
+  Result<RunStatus> status(std::uint64_t wait_ms);
+
+  // Compares every byte of every engine with a dense load of `path`; waits for gates to open, but
+  // for no more than `wait_ms`. Error kUnavailable naming engines that did not answer.
+  Result<VerifyReport> verify(const std::string& path, std::uint64_t wait_ms,
+                              const std::function<void()>& idle);
+
+  // Bars every receiver that does not hold K: they come back in a new life, restore, and open their
+  // gates. Returns their names. Error kConflict: an attempt is active.
+  Result<std::vector<std::string>> restore(std::uint64_t wait_ms);
+
+ private:
+  // Sends a command again and again until all of `to` have answered for good.
+  Result<std::map<std::string, OperatorReply>> command(OperatorCommand command,
+                                                       const std::vector<std::string>& to,
+                                                       std::optional<std::uint64_t> wait_ms,
+                                                       bool repeat_failures,
+                                                       const std::function<void()>& idle);
+  // Takes the next answer, of whichever kind, into the maps below; waits for at most so long.
+  void take_answer(std::uint64_t wait_ms);
+  std::uint64_t now_ms() const { return context_.options().clock->nanoseconds() / 1'000'000; }
+  std::uint64_t next_id() { return context_.options().clock->nanoseconds(); }
+
+  ProcessContext& context_;
+  const std::string name_;
+  const std::unique_ptr<Mailbox> mailbox_;
+  EventQueue<std::pair<std::string, Message>> answers_;
+  // The last answers, by endpoint.
+  std::map<std::string, OperatorReply> replies_;
+  std::map<std::string, StatusReply> statuses_;
+};
+
+}  // namespace dcr

@@ -1,0 +1,214 @@
+#include "run/owner_work.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/digest.h"
+#include "codec/container.h"
+#include "layout/checkpoint_reader.h"
+#include "layout/shard.h"
+
+namespace dcr {
+namespace {
+
+constexpr std::uint64_t kBaseVersion = 0;
+
+OwnerWorkDone done_of(OwnerWorkDone::Kind kind, std::uint64_t number, Status status) {
+  OwnerWorkDone done;
+  done.kind = kind;
+  done.number = number;
+  done.status = std::move(status);
+  return done;
+}
+
+// The operation of the paper's Table B.1 that a stage of the construction belongs to.
+const char* operation_of_stage(std::string_view stage) {
+  if (stage == kStageScan) return "bitdiff";
+  if (stage == kStageFlags) return "all_reduce_flags";
+  if (stage == kStageConvert) return "convert";
+  return "";
+}
+
+}  // namespace
+
+// One attempt's or restore's way into the object store.
+struct OwnerWork::Sink final : PayloadSink {
+  Sink(OwnerWork& of, ObjectOwnerTransport& to, std::uint64_t number, const Post& posts)
+      : owner(of), transport(to), attempt(number), post(posts) {}
+
+  Status send(std::uint64_t number, std::span<const std::uint8_t> bytes) override {
+    if (bytes.size() < kPayloadDigestOffset + sizeof(Digest)) {
+      return {Code::kInternal, "a payload that is shorter than its head"};
+    }
+    Digest digest{};
+    std::copy_n(bytes.begin() + kPayloadDigestOffset, digest.size(), digest.begin());
+    owner.context_.points().after("encode");
+    owner.context_.points().before("send");
+    {
+      const SpanTimer timer(&owner.context_.spans(), "submit", owner.rank_);
+      DCR_TRY(transport.send(attempt, number, bytes, digest));
+    }
+    owner.context_.points().after("send");
+    payloads = number + 1;
+    bytes_sent += bytes.size();
+    post(OwnerProgress{payloads, bytes_sent});
+    return {};
+  }
+
+  OwnerWork& owner;
+  ObjectOwnerTransport& transport;
+  const std::uint64_t attempt;
+  const Post& post;
+  std::uint64_t payloads = 0;
+  std::uint64_t bytes_sent = 0;
+};
+
+OwnerWork::OwnerWork(ProcessContext& context, const RunModel& model, std::uint32_t rank)
+    : context_(context),
+      model_(model),
+      rank_(rank),
+      executor_(make_executor(context.config().threads)) {}
+
+// The thread ends before what it works on.
+OwnerWork::~OwnerWork() { worker_.reset(); }
+
+Result<std::unique_ptr<OwnerWork>> OwnerWork::create(ProcessContext& context, const RunModel& model,
+                                                     std::uint32_t rank) {
+  auto work = std::make_unique<OwnerWork>(context, model, rank);
+  DCR_TRY(work->initialize());
+  return work;
+}
+
+Status OwnerWork::initialize() {
+  plan_ = model_.owner_plan.rank(model_.catalogue, rank_);
+  DCR_ASSIGN(weights_, Arena::anonymous(storages_bytes(plan_.storage_bytes)));
+  storages_ = storages_in(weights_, plan_.storage_bytes);
+  for (const MutableByteSpan storage : storages_) memory_.add(storage);
+  OwnerInput input;
+  input.rank = rank_;
+  input.tasks = plan_.tasks;
+  input.memory = &memory_;
+  DCR_ASSIGN(owner_, Owner::create(model_.geometry, std::move(input), ""));
+  payloads_ = std::make_unique<ObjectOwnerTransport>(
+      context_.objects(), ObjectTransportOptions{context_.run(), model_.owners(), {}}, rank_);
+  restores_ = std::make_unique<ObjectOwnerTransport>(
+      context_.objects(), ObjectTransportOptions{restore_run(context_.run()), model_.owners(), {}},
+      rank_);
+  DCR_TRY(make_group());
+  DCR_TRY(load(context_.config().base));
+  DCR_TRY(group_->initialize(kBaseVersion));
+  worker_ = make_executor(2);
+  return {};
+}
+
+// What a cancelled group leaves behind goes with it; owners keep their baselines.
+Status OwnerWork::make_group() {
+  auto cancel = std::make_shared<CancelToken>();
+  OwnerOptions options;
+  options.bucket_bytes = context_.config().bucket_bytes;
+  options.memory_bytes_max = context_.config().memory_bytes_max;
+  options.cancel = cancel.get();
+  options.spans = &context_.spans();
+  options.progress = [this](const char* stage, std::uint64_t) {
+    context_.points().after(operation_of_stage(stage));
+  };
+  DCR_ASSIGN(std::unique_ptr<OwnerGroup> group,
+             OwnerGroup::create({owner_.get()}, *executor_, std::move(options)));
+  const std::lock_guard<std::mutex> lock(mutex_);
+  group_ = std::move(group);
+  cancel_ = std::move(cancel);
+  return {};
+}
+
+Status OwnerWork::load(const std::string& path) {
+  DCR_ASSIGN(const Checkpoint checkpoint, open_candidate(model_, path));
+  CheckpointReader reader(checkpoint);
+  for (std::size_t i = 0; i < plan_.tasks.size(); ++i) {
+    DCR_TRY(fill_shard(model_.catalogue, plan_.tasks[i], reader, storages_[i]));
+  }
+  return {};
+}
+
+void OwnerWork::construct(const ConstructAndSend& work, const Post& post) {
+  OwnerWorkDone done =
+      done_of(OwnerWorkDone::Kind::kConstructAndSend, work.attempt.attempt, Status());
+  Sink sink(*this, *payloads_, work.attempt.attempt, post);
+  const auto carry_out = [&]() -> Status {
+    DCR_TRY(payloads_->begin(work.attempt.attempt));
+    context_.points().before("bitdiff");
+    std::array<PayloadSink*, 1> sinks = {&sink};
+    Attempt attempt = work.attempt;
+    attempt.run = context_.run();
+    DCR_ASSIGN(std::vector<PrepareResult> results, group_->prepare(attempt, sinks));
+    done.result = std::move(results.front());
+    return payloads_->end(work.attempt.attempt);
+  };
+  done.status = carry_out();
+  if (done.status.ok()) payload_bytes_ = sink.bytes_sent;
+  post(std::move(done));
+}
+
+void OwnerWork::restore(const SendBaseline& work, const Post& post) {
+  const std::uint64_t stream = work.version.version + 1;
+  Sink sink(*this, *restores_, stream, post);
+  OwnerWorkDone done = done_of(OwnerWorkDone::Kind::kSendBaseline, work.version.version, Status());
+  const auto carry_out = [&]() -> Status {
+    DCR_TRY(restores_->begin(stream));
+    std::array<PayloadSink*, 1> sinks = {&sink};
+    DCR_TRY(group_->restore({restore_run(context_.run()), stream, work.version.version}, sinks)
+                .status());
+    return restores_->end(stream);
+  };
+  done.status = carry_out();
+  done.payloads = sink.payloads;
+  post(std::move(done));
+}
+
+OwnerWorkDone OwnerWork::carry_out(const OwnerEffect& effect) {
+  using Kind = OwnerWorkDone::Kind;
+  if (const auto* const remove = std::get_if<RemovePayloads>(&effect)) {
+    return done_of(Kind::kRemovePayloads, remove->attempt, payloads_->cleanup(remove->attempt));
+  }
+  if (const auto* const update = std::get_if<UpdateBaseline>(&effect)) {
+    const SpanTimer timer(&context_.spans(), "baseline", rank_);
+    return done_of(Kind::kUpdateBaseline, update->version, group_->commit(update->version));
+  }
+  if (const auto* const remove = std::get_if<RemoveRestores>(&effect)) {
+    // Streams are numbered one above their versions.
+    return done_of(Kind::kRemoveRestores, remove->version, restores_->cleanup(remove->version));
+  }
+  if (const auto* const stop = std::get_if<StopSending>(&effect)) {
+    // Construction gave up before, for this is its thread.
+    group_->drop_attempt();
+    const Status made = make_group();
+    const Status stopped = payloads_->stop_and_wait(stop->attempt);
+    return done_of(Kind::kStopSending, stop->attempt, stopped.ok() ? made : stopped);
+  }
+  OwnerWorkDone done = done_of(Kind::kDigestBase, 0, Status());
+  auto digests = group_->baseline_digests(kBaseVersion);
+  if (digests.ok()) {
+    done.digests = std::move(digests->front());
+  } else {
+    done.status = digests.status();
+  }
+  return done;
+}
+
+void OwnerWork::begin(const OwnerEffect& effect, const Post& post) {
+  if (std::holds_alternative<StopSending>(effect)) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    cancel_->cancel();
+  }
+  worker_->submit([this, effect, post] {
+    if (const auto* const work = std::get_if<ConstructAndSend>(&effect)) {
+      construct(*work, post);
+    } else if (const auto* const send = std::get_if<SendBaseline>(&effect)) {
+      restore(*send, post);
+    } else {
+      post(carry_out(effect));
+    }
+  });
+}
+
+}  // namespace dcr

@@ -1,0 +1,92 @@
+#include "run/process_context.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "base/digest.h"
+#include "base/secure_random.h"
+#include "channel/keys.h"
+#include "runtime/file.h"
+
+namespace dcr {
+namespace {
+
+constexpr std::uint32_t kPrivateDirectory = 0700;
+
+Status make_directory(const std::string& path) {
+  const Status made = posix_file_system().make_directory(path, kPrivateDirectory);
+  return made.code() == Code::kExists ? Status() : made;
+}
+
+SqliteControl::Options store_of(const RunConfig& config) {
+  SqliteControl::Options options;
+  options.directory = config.directory;
+  return options;
+}
+
+}  // namespace
+
+std::string objects_path(const RunConfig& config) { return join_path(config.directory, "objects"); }
+std::string keys_path(const RunConfig& config) { return join_path(config.directory, "keys"); }
+std::string payload_socket_path(const RunConfig& config, const std::string& receiver) {
+  return join_path(config.directory, receiver + ".payloads");
+}
+
+Digest restore_run(const RunId& run) {
+  constexpr std::string_view kRestore = "dcr-restore";
+  Bytes bytes(kRestore.begin(), kRestore.end());
+  bytes.insert(bytes.end(), run.begin(), run.end());
+  return blake2b(bytes);
+}
+
+Status create_run(const RunConfig& config) {
+  DCR_TRY(make_directory(config.directory));
+  DCR_TRY(make_directory(objects_path(config)));
+  DCR_TRY(make_directory(keys_path(config)));
+  RunId run{};
+  fill_random(run);
+  const auto created = SqliteControl::create(store_of(config), run, config.base);
+  return created.status().code() == Code::kExists ? Status() : created.status();
+}
+
+Result<std::unique_ptr<ProcessContext>> ProcessContext::open(const RunConfig& config,
+                                                             ProcessOptions options) {
+  DCR_ASSIGN(std::unique_ptr<SqliteControl> control, SqliteControl::open(store_of(config)));
+  DCR_ASSIGN(const ControlRecords records, control->read());
+  return std::make_unique<ProcessContext>(config, std::move(options), std::move(control),
+                                          records.run);
+}
+
+ProcessContext::ProcessContext(const RunConfig& config, ProcessOptions options,
+                               std::unique_ptr<SqliteControl> control, const RunId& run)
+    : config_(config),
+      options_(std::move(options)),
+      control_(std::move(control)),
+      run_(run),
+      points_(options_.points),
+      spans_(options_.span_file.empty() ? nullptr : options_.clock),
+      objects_(posix_file_system(), objects_path(config)),
+      caller_(*control_) {}
+
+void ProcessContext::write_spans() {
+  std::string text;
+  for (const Span& span : spans_.take()) {
+    text += std::string(span.stage) + " " + std::to_string(span.endpoint) + " " +
+            std::to_string(span.begin_ns) + " " + std::to_string(span.end_ns) + " " +
+            std::to_string(span.busy_ns) + "\n";
+  }
+  if (text.empty()) return;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (span_file_ == nullptr) {
+    auto file = posix_file_system().create(options_.span_file, 0600);
+    if (!file.ok()) return options_.log(options_.span_file, file.status().message());
+    span_file_ = std::move(file).value();
+  }
+  const ByteSpan bytes(reinterpret_cast<const std::uint8_t*>(text.data()), text.size());
+  const Status written = span_file_->write(span_file_bytes_, bytes);
+  if (!written.ok()) options_.log(options_.span_file, written.message());
+  span_file_bytes_ += bytes.size();
+}
+
+}  // namespace dcr

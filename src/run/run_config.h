@@ -1,0 +1,70 @@
+// The configuration of a run on several processes: one TOML file that all of them read
+// (docs/CLI.md "The file of a run"). Unknown keys are errors that suggest the nearest key.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/limits.h"
+#include "dcr/status.h"
+#include "protocol/machine.h"
+
+namespace dcr {
+
+// An endpoint of the control channel.
+struct PeerConfig {
+  std::string name;
+  std::string address;     // where it listens: "tcp://host:port", "ipc:///path"
+  std::string public_key;  // as `dcr keygen` prints it
+};
+
+// An engine: the receivers that serve a request together. One process has them all, and the gate.
+struct EngineConfig {
+  PeerConfig gate;  // the engine's name is its gate's
+  std::string node;
+  std::vector<PeerConfig> receivers;  // by rank in the receivers' layout
+};
+
+struct RunConfig {
+  // Holds the control plane, objects, and the keys' folder "keys". Relative paths of the file count
+  // from where the file lies.
+  std::string directory;
+  std::string base;                       // the checkpoint that is version 0
+  std::string owners;                     // a layout file, or what to generate one from: "fsdp:4"
+  std::string receivers;                  // of one engine's ranks; likewise
+  std::uint64_t memory_bytes_max = kGiB;  // of each owner, node and receiver, beside weights
+  std::uint64_t staging_bytes_max = kGiB;
+  std::uint64_t bucket_bytes = 512 * kMiB;
+  unsigned threads = 1;  // of each owner and receiver
+  Waits waits;
+
+  std::vector<PeerConfig> coordinators;
+  std::vector<PeerConfig> owner_peers;  // by rank
+  std::vector<PeerConfig> nodes;
+  std::vector<EngineConfig> engines;
+  std::vector<PeerConfig> operators;  // who may command
+};
+
+inline constexpr std::uint64_t kThreadsOfEndpointMax = 1024;
+inline constexpr std::uint64_t kRunConfigBytesMax = 16 * kMiB;
+
+// `directory`: where the file lies. Errors: kInvalidArgument naming line and key, and for an
+// unknown key the nearest one; names that occur twice; an engine on no node.
+Result<RunConfig> parse_run_config(std::string_view text, const std::string& directory);
+Result<RunConfig> read_run_config(const std::string& path);
+
+// The file's text: what `dcr local` writes.
+std::string format_run_config(const RunConfig& config);
+
+// Everybody who may speak to anybody.
+std::vector<PeerConfig> all_peers(const RunConfig& config);
+// Error kInvalidArgument: no endpoint has the name; names the nearest.
+Result<PeerConfig> find_peer(const RunConfig& config, const std::string& name);
+
+// Which of `known` a mistyped word most likely means; empty if none is near.
+std::string nearest(std::string_view word, const std::vector<std::string>& known);
+
+}  // namespace dcr
