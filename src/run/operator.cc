@@ -125,15 +125,12 @@ Result<RunStatus> Operator::status(std::uint64_t wait_ms) {
   return status;
 }
 
-Result<VerifyReport> Operator::verify(const std::string& path, std::uint64_t wait_ms,
-                                      const std::function<void()>& idle) {
+Result<VerifyReport> Operator::verify(const std::string& path,
+                                      const std::vector<std::string>& engines,
+                                      std::uint64_t wait_ms, const std::function<void()>& idle) {
   OperatorCommand verify;
   verify.kind = OperatorCommand::Kind::kVerify;
   verify.path = path;
-  std::vector<std::string> engines;
-  for (const EngineConfig& engine : context_.config().engines) {
-    engines.push_back(engine.gate.name);
-  }
   DCR_ASSIGN(const auto replies, command(std::move(verify), engines, wait_ms, true, idle));
   VerifyReport report;
   for (const auto& [engine, reply] : replies) {

@@ -59,10 +59,10 @@ class Operator {
   // Waits for answers for at most `wait_ms`.
   Result<RunStatus> status(std::uint64_t wait_ms);
 
-  // Compares every byte of every engine with a dense load of `path`; waits for gates to open, but
+  // Compares every byte of the engines with a dense load of `path`; waits for gates to open, but
   // for no more than `wait_ms`. Error kUnavailable naming engines that did not answer.
-  Result<VerifyReport> verify(const std::string& path, std::uint64_t wait_ms,
-                              const std::function<void()>& idle);
+  Result<VerifyReport> verify(const std::string& path, const std::vector<std::string>& engines,
+                              std::uint64_t wait_ms, const std::function<void()>& idle);
 
   // Bars every receiver that does not hold K: they come back in a new life, restore, and open their
   // gates. Returns their names. Error kConflict: an attempt is active.

@@ -98,8 +98,7 @@ class OwnerProcess {
   void finish(const RefitFinished& finished) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!open_) return;
-    context_.spans().add(
-        {"refit", rank_, called_at_, context_.options().clock->nanoseconds(), 0});
+    context_.spans().add({"refit", rank_, called_at_, context_.options().clock->nanoseconds(), 0});
     OperatorReply reply;
     reply.id = *open_;
     if (!finished.status.ok()) reply.failure = failure_of(finished.status);
