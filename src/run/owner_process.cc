@@ -91,6 +91,7 @@ class OwnerProcess {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       called_at_ = context_.options().clock->nanoseconds();
+      called_ = RefitCalled{command.label, command.asynchronous, false};
     }
     loop_.post(RefitCalled{command.label, command.asynchronous, false});
   }
@@ -98,6 +99,11 @@ class OwnerProcess {
   void finish(const RefitFinished& finished) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!open_) return;
+    if (finished.status.code() == Code::kConflict) {
+      // The endpoint was barred, by a coordinator that took it for dead; its next life asks again.
+      loop_.post(called_);
+      return;
+    }
     context_.spans().add({"refit", rank_, called_at_, context_.options().clock->nanoseconds(), 0});
     OperatorReply reply;
     reply.id = *open_;
@@ -123,6 +129,7 @@ class OwnerProcess {
   std::optional<std::uint64_t> open_;
   Endpoint operator_;
   std::optional<OperatorReply> answer_;
+  RefitCalled called_;
   std::uint64_t called_at_ = 0;
   const std::unique_ptr<Executor> loader_;  // one thread, for reading checkpoints
 };
