@@ -153,6 +153,8 @@ TEST_F(CoordinatorTest, ARejectionBeforeAnythingIsOpenEndsTheTransition) {
   EXPECT_EQ(end.attempts, 1U);
   EXPECT_EQ(count("stop_and_wait 1 > node-0"), 1U);
   EXPECT_EQ(count("cleanup 1 > owner-0"), 1U);
+  // Receivers need not wait for a retry before their gates open again.
+  EXPECT_EQ(count("look > receiver-0"), 1U);
   EXPECT_EQ(control.read()->transition.state, AttemptState::kObsolete);
   EXPECT_TRUE(operator_calls.empty());
   // The next one is a transition of its own, and the receiver's second failure retires its engine.

@@ -161,6 +161,7 @@ class Coordinator::Machine {
   void bar_answered(const ControlReply& reply);
   void drive_cleanup();
   void after_failure();
+  void release_receivers();
   void refuse();
   // Ends the refits that `ends` takes.
   void end_refits(const std::optional<Failure>& failure,

@@ -187,7 +187,10 @@ void Coordinator::Machine::drive_cleanup() {
 }
 
 void Coordinator::Machine::after_failure() {
-  if (options_.abort_transition) return enter(Phase::kRefuse);
+  if (options_.abort_transition) {
+    release_receivers();
+    return enter(Phase::kRefuse);
+  }
   // An engine that was retired leaves the others as many attempts again.
   const std::uint64_t attempts_max = options_.waits.attempts_max * (retired_ ? 2 : 1);
   const bool given_up = attempts_ >= attempts_max;
@@ -200,8 +203,16 @@ void Coordinator::Machine::after_failure() {
   if (given_up || (rejected_ && !record_.dirty())) {
     end_refits(failure_of(failure_),
                [this](const AskedRefit& asked) { return bound_candidate(asked); });
+    release_receivers();
   }
   enter(Phase::kGather);
+}
+
+// No retry follows: gates of receivers to which nothing was written may open again.
+void Coordinator::Machine::release_receivers() {
+  for (const Peer& peer : peers_) {
+    if (peer.role == Role::kReceiver && !peer.gone) send(peer.endpoint, Look{});
+  }
 }
 
 // An operator ended the transition: whoever asks hears so, for as long as owners may take to find

@@ -221,6 +221,7 @@ TEST_F(CoordinatorTest, AnOperatorsAbortEndsTheTransitionForGood) {
   ASSERT_TRUE(refit_ends(1'000)) << all_notes();
   EXPECT_EQ(count("stop_and_wait 1 > receiver-0"), 1U);
   EXPECT_EQ(count("cleanup 1 > owner-1"), 1U);
+  EXPECT_EQ(count("look > receiver-0"), 1U);
   ASSERT_TRUE(ended("owner-0")[0].failure.has_value());
   EXPECT_EQ(ended("owner-0")[0].failure->code, Code::kCancelled);
   EXPECT_EQ(ended("owner-0")[0].failure->message, "an operator aborted the transition");
