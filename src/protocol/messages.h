@@ -34,7 +34,7 @@ struct StreamId {
   bool restore = false;
   std::uint64_t number = 0;  // τ; of a restore of version v: v + 1, for numbers begin at 1
   bool operator==(const StreamId&) const = default;
-  auto operator<=>(const StreamId&) const = default;
+  auto operator<=>(const StreamId&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
 // Why something failed, as it goes over the wire.

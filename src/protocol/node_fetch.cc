@@ -87,7 +87,7 @@ void NodeEndpoint::Machine::fetch_payloads(NodeStream* stream) {
     if (!sender.end && number >= sender.sent) sender.probe_at = now_ + options_.waits.repeat_ms;
     ++stream->outstanding;
     ++fetches_;
-    emit(std::move(fetch));
+    emit(fetch);
   }
 }
 

@@ -53,7 +53,7 @@ void OwnerEndpoint::Machine::on_message(const Endpoint& from, const Prepare& mes
 }
 
 std::optional<AttemptFailed> OwnerEndpoint::Machine::rejection(const Prepare& prepare) const {
-  const auto rejected = [&](Code code, std::string message) {
+  const auto rejected = [&](Code code, const std::string& message) {
     return AttemptFailed{prepare.attempt, true, {code, "", options_.name + ": " + message}};
   };
   const std::size_t rank = options_.details.rank;

@@ -88,7 +88,7 @@ void ReceiverEndpoint::Machine::on_prepare(const Endpoint& from, const Prepare& 
   }
   if (attempt_) end_attempt();
   fence_ = prepare.attempt;
-  attempt_.emplace();
+  attempt_ = Attempt();
   attempt_->number = prepare.attempt;
   attempt_->base = prepare.base;
   attempt_->mode = prepare.mode;

@@ -41,7 +41,7 @@ class EndpointLoop {
   using Work = std::function<void(const Effect&, const Post&)>;
 
   EndpointLoop(std::string name, LoopParts parts, Mailbox& mailbox)
-      : name_(std::move(name)), parts_(parts), mailbox_(mailbox) {}
+      : name_(std::move(name)), parts_(std::move(parts)), mailbox_(mailbox) {}
 
   // Gets every message before the machine does, on the mailbox's thread; true: it is not for the
   // machine. Before run().
@@ -59,7 +59,7 @@ class EndpointLoop {
     });
     while (true) {
       Machine machine = make();
-      const Status status = run_one(machine, work);
+      Status status = run_one(machine, work);
       if (status.code() != Code::kConflict) return status;
       parts_.log(name_, "begins anew: " + status.message());
     }

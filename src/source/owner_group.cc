@@ -332,6 +332,7 @@ Result<std::vector<std::vector<Digest>>> OwnerGroup::baseline_digests(std::uint6
   }
   DCR_TRY(scan(lanes, kStageDigest));
   std::vector<std::vector<Digest>> digests;
+  digests.reserve(readers.size());
   for (BaselineReader& reader : readers) digests.push_back(reader.take_digests());
   return digests;
 }
