@@ -5,9 +5,6 @@
 namespace dcr {
 namespace {
 
-template <typename T, typename... Others>
-constexpr bool is_one_of = (std::is_same_v<T, Others> || ...);
-
 const char* operation_of_message(const Message& message) {
   return std::visit(
       [](const auto& sent) {
