@@ -114,7 +114,7 @@ class Fuzz {
     for (const ItemView& item : payload->items()) {
       const ItemHeader& header = item.header;
       Bytes& tensor = words[header.tensor];
-      const bool whole = receiver_->classes()[header.tensor].need == TensorNeed::kDense;
+      const bool whole = receiver_->classes()[header.tensor].need == Need::kDense;
       // What is needed whole and came in part waits for the rest.
       if (applied == 0 || (whole && came[header.tensor] < tensor.size())) continue;
       apply_item(item, MutableByteSpan(tensor).subspan(header.box.offset * header.width));

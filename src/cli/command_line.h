@@ -9,7 +9,7 @@
 #include "dcr/refit.h"
 #include "dcr/status.h"
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): the library's
 class App;
 }
 
