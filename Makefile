@@ -1,7 +1,7 @@
 # The short names of everything that is done here; docs/HACKING.md says more.
 # `make` builds the programs to build/release/bin/.
 
-.PHONY: release setup test test-arm64 lint demo fuzz bench spec clean
+.PHONY: release setup test test-arm64 lint demo cluster fuzz bench spec clean
 
 release:
 	cmake --preset release
@@ -24,6 +24,14 @@ lint: setup
 
 demo: setup release
 	demo/run.sh
+
+# A long run of real processes that are killed and stopped at random; the seed is printed.
+CLUSTER_REFITS ?= 50
+CLUSTER_SEED ?= $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
+cluster: setup release
+	@echo "CLUSTER_SEED=$(CLUSTER_SEED)"
+	CLUSTER_SEED=$(CLUSTER_SEED) CLUSTER_REFITS=$(CLUSTER_REFITS) python3 tests/cluster_test.py \
+	  build/release/bin/dcr ClusterTest.test_random_kills
 
 # FUZZ_SECONDS for each target.
 FUZZ_SECONDS ?= 300

@@ -175,7 +175,7 @@ Result<Outcome> call_restore(const CommandLine& line, ProcessContext& context) {
 
 Status write_report(const std::string& path, const std::string& text) {
   FileSystem& files = posix_file_system();
-  const Status removed = files.remove(path);
+  Status removed = files.remove(path);
   if (!removed.ok() && removed.code() != Code::kNotFound) return removed;
   DCR_ASSIGN(const std::unique_ptr<File> file, files.create(path, 0644));
   return file->write(0, {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
