@@ -27,7 +27,7 @@ demo: setup release
 
 # A long run of real processes that are killed and stopped at random; the seed is printed.
 CLUSTER_REFITS ?= 50
-CLUSTER_SEED ?= $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
+CLUSTER_SEED := $(or $(CLUSTER_SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
 cluster: setup release
 	@echo "CLUSTER_SEED=$(CLUSTER_SEED)"
 	CLUSTER_SEED=$(CLUSTER_SEED) CLUSTER_REFITS=$(CLUSTER_REFITS) python3 tests/cluster_test.py \
