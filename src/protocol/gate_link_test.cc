@@ -8,7 +8,7 @@ namespace {
 constexpr Endpoint gate(std::uint64_t incarnation) { return {"engine", incarnation}; }
 
 class GateLinkTest : public ::testing::Test {
- protected:
+ public:
   // What is sent at this moment: "close 1", "prove 2 to 5", or nothing.
   std::string sent(Milliseconds now) {
     const std::optional<SendMessage> message = link.due(now);

@@ -27,7 +27,7 @@ OwnerWorkDone done_of(Kind kind, std::uint64_t number, Status status = {}) {
 }
 
 class OwnerEndpointTest : public testing::Test {
- protected:
+ public:
   OwnerEndpointTest() {
     world.lead();
     node = world.member("node-0", Role::kNode);

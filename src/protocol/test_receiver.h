@@ -69,7 +69,7 @@ inline std::string text_of(const ReceiverEffect& effect) {
 }
 
 class ReceiverTest : public ::testing::Test {
- protected:
+ public:
   using Kind = ReceiverWorkDone::Kind;
 
   ReceiverTest() {

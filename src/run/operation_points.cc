@@ -18,7 +18,7 @@ struct RoleOperations {
 };
 
 const std::vector<RoleOperations>& roles() {
-  static const std::vector<RoleOperations> all = {
+  static const std::vector<RoleOperations> kAll = {
       {"coordinator",
        {"prepare", "wait_for_requests", "open_apply", "flush", "commit", "read_commit",
         "mark_obsolete", "stop_and_wait", "cleanup"}},
@@ -30,7 +30,7 @@ const std::vector<RoleOperations>& roles() {
        {"prewarm", "prepare", "wait_for_requests", "ingest", "apply", "flush", "stop_and_wait",
         "commit"}},
   };
-  return all;
+  return kAll;
 }
 
 std::string joined(const std::vector<std::string>& words) {

@@ -140,8 +140,8 @@ void OwnerWork::construct(const ConstructAndSend& work, const Post& post) {
     std::array<PayloadSink*, 1> sinks = {&sink};
     Attempt attempt = work.attempt;
     attempt.run = context_.run();
-    DCR_ASSIGN(std::vector<PrepareResult> results, group_->prepare(attempt, sinks));
-    done.result = std::move(results.front());
+    DCR_ASSIGN(const std::vector<PrepareResult> results, group_->prepare(attempt, sinks));
+    done.result = results.front();
     return payloads_->end(work.attempt.attempt);
   };
   done.status = carry_out();

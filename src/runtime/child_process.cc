@@ -24,7 +24,7 @@ Status failed(const std::string& what) {
   if (getppid() == parent && dup2(log, STDOUT_FILENO) >= 0 && dup2(log, STDERR_FILENO) >= 0) {
     sigset_t none;
     sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, nullptr);
+    sigprocmask(SIG_SETMASK, &none, nullptr);  // NOLINT(concurrency-mt-unsafe): one thread
     execv(arguments[0], arguments);
   }
   const int error = errno;
@@ -51,6 +51,7 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const std::vector<std:
                                                           const std::string& log) {
   std::vector<char*> pointers;
   std::vector<std::string> copies = arguments;
+  pointers.reserve(copies.size() + 1);
   for (std::string& argument : copies) pointers.push_back(argument.data());
   pointers.push_back(nullptr);
   const int file = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
