@@ -13,7 +13,7 @@ namespace dcr {
 namespace {
 
 class GateTest : public ::testing::Test {
- protected:
+ public:
   GateTest() {
     for (const char* name : {"receiver-0", "receiver-1"}) {
       const std::uint64_t given = control.enrol({name, Role::kReceiver, "engine"})->incarnation;

@@ -18,7 +18,7 @@ PayloadEntry entry_of(std::uint32_t owner, std::uint64_t number, std::uint64_t b
 }
 
 class NodeEndpointTest : public testing::Test {
- protected:
+ public:
   NodeEndpointTest() {
     world.lead();
     owners = {world.member("owner-0", Role::kOwner), world.member("owner-1", Role::kOwner)};

@@ -11,7 +11,7 @@ constexpr const char* kBegins =
     "owner-0: restore_request 0\nowner-1: restore_request 0\n";
 
 class RestoringTest : public ReceiverTest {
- protected:
+ public:
   void SetUp() override {
     EXPECT_EQ(step(Started{}), kBegins);
     stream = {true, 1};
@@ -93,7 +93,7 @@ TEST_F(RestoringTest, ARestoreWithoutProgressBeginsAnew) {
 }
 
 class CommitsTest : public RestoringTest {
- protected:
+ public:
   // Another receiver, so that versions are committed meanwhile.
   void SetUp() override {
     const std::uint64_t given = control.enrol({"other", Role::kReceiver, "e"})->incarnation;

@@ -8,7 +8,7 @@ namespace dcr {
 namespace {
 
 class BaseCheck : public testing::Test {
- protected:
+ public:
   BaseCheck() {
     for (std::size_t t = 0; t < base.tensors.size(); ++t) {
       for (std::size_t i = 0; i < base.tensors[t].size(); ++i) {
