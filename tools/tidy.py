@@ -43,7 +43,7 @@ PUBLIC_HEADER_USERS = {"delta", "api", "cli"}
 
 # A library's headers (by prefix) and the folders that may include them. Folders: those of src/,
 # "include", "bench", "fuzz", "tests", "sim", and "test" for every x_test.cc, x_bench.cc, test_x.h.
-OS_FOLDERS = {"runtime", "channel", "cli", "bench", "fuzz", "tests", "test"}
+OS_FOLDERS = {"runtime", "channel", "cli", "bench", "fuzz", "tests", "sim", "test"}
 LIBRARIES = [
     ("sodium", {"base", "channel"}),
     ("xxhash", {"base"}),
@@ -54,8 +54,8 @@ LIBRARIES = [
     ("zstd", {"codec", "bench"}),
     ("zdict", {"codec", "bench"}),
     ("hwy/", {"simd", "bench"}),
-    ("nlohmann/", {"tensor", "layout", "cli", "bench", "test", "tests"}),
-    ("CLI/", {"cli", "bench"}),
+    ("nlohmann/", {"tensor", "layout", "cli", "bench", "sim", "test", "tests"}),
+    ("CLI/", {"cli", "bench", "sim"}),
     ("toml++/", {"run"}),
     ("fmt/", {"cli", "bench", "test", "tests"}),
     ("gtest/", {"test", "tests"}),
@@ -102,7 +102,7 @@ BANNED = [
     (r"(?<![\w.>])(std::)?(malloc|calloc|realloc|free)\s*\(", {"test"},
      "use std::vector or std::unique_ptr"),
     (r"(?<![\w.>])(std::)?(f|v|vf)?printf\s*\(|\b(std::)?(puts|putchar|fputs|fputc)\s*\(",
-     {"cli", "bench", "fuzz", "test", "tests", "src/base/assert.h"},
+     {"cli", "bench", "fuzz", "sim", "test", "tests", "src/base/assert.h"},
      "return a Status; only the shells print"),
     (r"\bstd::(cout|cerr|clog|cin)\b", {"cli", "bench", "fuzz", "test", "tests"},
      "return a Status; only the shells print"),

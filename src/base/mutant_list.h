@@ -11,7 +11,7 @@ struct Mutant {
 };
 
 inline constexpr Mutant kMutants[] = {
-    {"canary", "a receiver's last written word is another: every campaign must see that"},
+    {"canary", "receivers forget the last change of each item: every campaign must see that"},
     {"owner_without_fence", "an owner takes a prepare of an attempt that was stopped"},
     {"owner_stops_without_waiting", "an owner says stopped while payloads still go out"},
     {"owner_restores_any_version", "an owner sends a baseline that is not the committed one"},
@@ -24,6 +24,29 @@ inline constexpr Mutant kMutants[] = {
     {"gate_keeps_proofs", "a gate that closes believes still what was proven before"},
     {"gate_takes_old_proofs", "a gate believes proofs that come late"},
     {"receiver_without_fence", "a receiver accepts prepares of attempts that it was stopped in"},
+    {"claim_keeps_attempt", "a takeover leaves the old leader's attempt active"},
+    {"commit_unfenced", "an attempt that is obsolete can be committed"},
+    {"open_notes_nothing", "nobody knows that an attempt may have written"},
+    {"retry_is_mixed", "a retry sends xor and add over what a failed attempt left"},
+    {"retry_encodes_mixed", "an owner ignores that an attempt is a retry, and receivers do too"},
+    {"other_weights_are_not_dense",
+     "other weights than those of a failed attempt send only their own changes"},
+    {"join_takes_any_version", "a receiver joins with a version that is no longer committed"},
+    {"join_in_attempt", "a receiver becomes a member while an attempt runs without it"},
+    {"enrol_keeps_incarnation", "a process that starts anew is taken for the one that died"},
+    {"receiver_applies_unopened", "a receiver writes before the control plane knows"},
+    {"receiver_finishes_early", "a receiver completes without payloads that owners announced"},
+    {"receiver_stops_without_draining", "a receiver says stopped while it writes"},
+    {"receiver_proves_anything", "a receiver proves the committed version, whatever it holds"},
+    {"receiver_restores_nothing", "a receiver joins without restoring"},
+    {"gate_opens_on_one_proof",
+     "a gate opens when one receiver of its engine has proven its version"},
+    {"gate_ignores_record", "a gate opens whatever version its receivers hold"},
+    {"gate_answers_before_drain", "a gate calls itself closed while requests run"},
+    {"owner_updates_early", "an owner's baseline moves before the commit"},
+    {"owner_forgets_piece", "an owner does not send one of its pieces"},
+    {"baseline_forgets_piece", "a baseline update misses a piece"},
+    {"restore_forgets_piece", "a restore misses a piece"},
 };
 
 }  // namespace dcr

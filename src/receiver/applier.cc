@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "base/mutant.h"
 #include "receiver/checked.h"
 #include "receiver/grid.h"
 #include "receiver/views.h"
@@ -75,7 +76,8 @@ Status Applier::add_tasks(const DecodedItem& item, std::vector<Task>* tasks) {
 Status Applier::run_tasks(std::span<const Task> tasks, ApplyMode mode, ReceiverCounts* counts) {
   ApplyCounts applied;
   for (const Task& task : tasks) {
-    const auto positions = std::span(task.item->positions).subspan(task.from, task.to - task.from);
+    auto positions = std::span(task.item->positions).subspan(task.from, task.to - task.from);
+    if (DCR_MUTANT("canary")) positions = positions.first(positions.size() - 1);
     const std::uint8_t* values = task.item->values.data() + task.from * task.item->header.width;
     const Status status =
         checks_ && mode == ApplyMode::kWrite

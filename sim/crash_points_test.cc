@@ -1,0 +1,29 @@
+#include "sim/crash_points.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "tests/support/campaign.h"
+
+namespace dcr {
+namespace {
+
+TEST(CrashPoints, AllEndWell) {
+  const std::unique_ptr<SimModel> model = crash_model();
+  const std::vector<CrashScenario> scenarios = crash_scenarios(*model);
+  EXPECT_GE(scenarios.size(), 1000U);
+  std::set<std::string> points;
+  for (const CrashScenario& scenario : scenarios) {
+    points.insert(scenario.death.process + " " + scenario.death.effect);
+  }
+  EXPECT_GE(points.size(), 60U);
+  const std::size_t step = scenarios.size() / campaign_cases(scenarios.size());
+  for (std::size_t i = 0; i < scenarios.size(); i += step) {
+    const WorldResult result = run_scenario(*model, scenarios[i], false);
+    EXPECT_EQ(result.violation, "") << "scenario " << i << ", " << scenarios[i].text();
+  }
+}
+
+}  // namespace
+}  // namespace dcr

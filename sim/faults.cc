@@ -1,0 +1,133 @@
+#include "sim/faults.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+
+namespace dcr {
+namespace {
+
+bool one_in(Prng& prng, std::uint64_t count) { return prng.below(count) == 0; }
+
+// Mostly not at all, then rarely, sometimes often.
+std::uint32_t frequency(Prng& prng) {
+  constexpr std::uint32_t kFrequencies[] = {0, 0, 0, 5, 20, 80, 250};
+  return kFrequencies[prng.below(std::size(kFrequencies))];
+}
+
+// Shorter than people would set them, in proportion to work and latencies: how often machines look
+// while nothing happens is most of what a simulated second costs.
+Waits draw_waits(Prng& prng) {
+  Waits waits;
+  const auto around = [&prng](Milliseconds milliseconds) {
+    return milliseconds / 2 + prng.below(milliseconds);
+  };
+  waits.repeat_ms = around(100);
+  waits.look_ms = around(500);
+  waits.beat_ms = around(200);
+  // Followers must look several times within it.
+  waits.leader_ms = 2 * waits.look_ms + around(300);
+  waits.prepare_ms = around(2000);
+  waits.send_ms = around(3000);
+  waits.drain_ms = around(2000);
+  waits.apply_ms = around(3000);
+  waits.stop_ms = around(1000);
+  waits.baseline_ms = around(3000);
+  waits.cleanup_ms = around(1000);
+  waits.join_hold_ms = around(500);
+  waits.membership_ms = 3 * waits.look_ms + around(1000);
+  waits.restore_ms = around(3000);
+  waits.restore_again_ms = around(300);
+  waits.attempts_max = one_in(prng, 8) ? 1 + prng.below(3) : 5;
+  return waits;
+}
+
+void draw_world(Prng& prng, Swarm* swarm) {
+  swarm->nodes = one_in(prng, 16) ? 1 : 2 + static_cast<std::uint32_t>(prng.below(2));
+  swarm->coordinators = one_in(prng, 4) ? 1 : 2;
+  swarm->transitions = 1 + static_cast<std::uint32_t>(prng.below(4));
+  swarm->unloaded_engines = one_in(prng, 8);
+  swarm->asynchronous = one_in(prng, 2) ? 0 : one_in(prng, 2) ? 1024 : 400;
+  swarm->waits = draw_waits(prng);
+  swarm->latency_min = between(prng, 50, 1000);
+  swarm->latency_max = swarm->latency_min + between(prng, 10, 3000);
+  swarm->work_max = one_in(prng, 4) ? 20'000 : between(prng, 10, 2000);
+  constexpr std::uint64_t kBytes[] = {200, 2000, 1 << 20};
+  swarm->staging_bytes_max = kBytes[prng.below(3)];
+  swarm->decoded_bytes_max = kBytes[prng.below(3)];
+  swarm->credit_bytes = kBytes[prng.below(3)];
+  swarm->credit_payloads = one_in(prng, 3) ? 1 + prng.below(4) : 264;
+  swarm->window_payloads = static_cast<std::uint32_t>(one_in(prng, 3) ? 1 + prng.below(4) : 264);
+  swarm->post_drains_fail = one_in(prng, 4);
+  swarm->through_bytes = one_in(prng, 8) ? 1024 : 16;
+}
+
+void draw_sudden(Prng& prng, Swarm* swarm) {
+  swarm->sudden_max = static_cast<std::uint32_t>(prng.below(4));
+  swarm->crashes = !one_in(prng, 4);
+  swarm->pauses = one_in(prng, 2);
+  swarm->partitions = one_in(prng, 3);
+  swarm->slowness = one_in(prng, 4);
+  swarm->kills_coordinators = one_in(prng, 2);
+  swarm->kills_nodes = one_in(prng, 3);
+  swarm->kills_gates = one_in(prng, 3);
+  swarm->restarts_receivers = one_in(prng, 2);
+  swarm->kills_engines = one_in(prng, 2);
+  swarm->kills_owners = one_in(prng, 3);
+  swarm->aborts = one_in(prng, 10);
+}
+
+}  // namespace
+
+Swarm draw_swarm(Prng& prng) {
+  Swarm swarm;
+  draw_world(prng, &swarm);
+  swarm.faulty = !one_in(prng, 12);
+  swarm.changes_candidate = one_in(prng, 2) ? 0 : 300;
+  if (!swarm.faulty) return swarm;
+  if (one_in(prng, 2)) {
+    swarm.lose = frequency(prng);
+    swarm.repeat = frequency(prng);
+    swarm.delay = frequency(prng);
+  }
+  constexpr Microseconds kDelays[] = {5'000, 100'000, 3'000'000};
+  swarm.delay_max = kDelays[prng.below(std::size(kDelays))];
+  if (one_in(prng, 4)) swarm.hand_over_lost = frequency(prng);
+  if (one_in(prng, 3)) {
+    swarm.control_refuses = frequency(prng);
+    swarm.control_forgets = frequency(prng);
+    swarm.control_slow = frequency(prng);
+  }
+  if (one_in(prng, 3)) {
+    swarm.store_refuses = frequency(prng);
+    swarm.store_corrupts = frequency(prng) / 4;
+    swarm.store_tears = frequency(prng) / 4;
+    swarm.store_late = frequency(prng);
+  }
+  if (one_in(prng, 8)) swarm.open_fails = frequency(prng);
+  draw_sudden(prng, &swarm);
+  constexpr Microseconds kLast[] = {50'000, 200'000, 200'000, 1'000'000, 4'000'000};
+  swarm.faults_last = kLast[prng.below(std::size(kLast))];
+  swarm.continuous = one_in(prng, 5);
+  return swarm;
+}
+
+std::string Swarm::text() const {
+  const auto number = [](const char* name, std::uint64_t value) {
+    return value == 0 ? std::string() : std::string(" ") + name + "=" + std::to_string(value);
+  };
+  return "nodes=" + std::to_string(nodes) + number("coordinators", coordinators) +
+         number("transitions", transitions) + number("asynchronous", asynchronous) +
+         number("unloaded_engines", unloaded_engines ? 1 : 0) + number("lose", lose) +
+         number("repeat", repeat) + number("delay", delay) + number("delay_max", delay_max) +
+         number("hand_over_lost", hand_over_lost) + number("control_refuses", control_refuses) +
+         number("control_forgets", control_forgets) + number("control_slow", control_slow) +
+         number("store_refuses", store_refuses) + number("store_corrupts", store_corrupts) +
+         number("store_tears", store_tears) + number("store_late", store_late) +
+         number("open_fails", open_fails) + number("sudden_max", sudden_max) +
+         number("crashes", crashes ? 1 : 0) + number("pauses", pauses ? 1 : 0) +
+         number("partitions", partitions ? 1 : 0) + number("faults_last", faults_last) +
+         number("continuous", continuous ? 1 : 0);
+}
+
+}  // namespace dcr

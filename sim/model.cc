@@ -1,0 +1,307 @@
+#include "sim/model.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/assert.h"
+#include "layout/owner_plan.h"
+#include "layout/shard.h"
+#include "receiver/ownership.h"
+#include "tests/random_words.h"
+
+namespace dcr {
+namespace {
+
+// What keeps a transition within its time.
+constexpr std::uint64_t kTensorsMax = 6;
+constexpr std::uint64_t kModelBytesMax = 1000;
+
+class SetReader final : public CanonicalReader {
+ public:
+  SetReader(const Catalogue& catalogue, const std::vector<Bytes>& tensors)
+      : catalogue_(catalogue), tensors_(tensors) {}
+
+  Status read(std::uint32_t tensor, std::uint64_t first, std::span<std::uint8_t> out) override {
+    const std::uint64_t begin = first * word_bytes(catalogue_[tensor].dtype);
+    const Bytes& bytes = tensors_[tensor];
+    DCR_ASSERT(begin <= bytes.size() && out.size() <= bytes.size() - begin);
+    std::copy_n(bytes.data() + begin, out.size(), out.data());
+    return {};
+  }
+
+ private:
+  const Catalogue& catalogue_;
+  const std::vector<Bytes>& tensors_;
+};
+
+// The words of a box of a tensor, in the box's order.
+Bytes box_words(const ItemBox& box, unsigned width, const Bytes& tensor) {
+  Bytes out;
+  std::vector<std::uint64_t> index(box.dims.size(), 0);
+  for (std::uint64_t left = box.words(); left > 0; --left) {
+    std::uint64_t word = box.offset;
+    for (std::size_t d = 0; d < index.size(); ++d) word += index[d] * box.dims[d].stride;
+    const auto at = tensor.begin() + static_cast<std::ptrdiff_t>(word * width);
+    out.insert(out.end(), at, at + static_cast<std::ptrdiff_t>(width));
+    for (std::size_t d = index.size(); d-- > 0;) {
+      if (++index[d] < box.dims[d].size) break;
+      index[d] = 0;
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+Status GuardedMemory::apply(const TargetChanges& target, std::span<const std::uint32_t> positions,
+                            const void* values, ApplyMode mode, ApplyCounts* counts) {
+  if (guard_ != nullptr && target.storage < parameters_ && mode == ApplyMode::kWrite) {
+    guard_->on_write();
+  }
+  return memory_.apply(target, positions, values, mode, counts);
+}
+
+Status GuardedMemory::write(const TensorView& view, std::span<const std::uint8_t> in) {
+  if (guard_ != nullptr && view.storage < parameters_) guard_->on_write();
+  return memory_.write(view, in);
+}
+
+SimReceiver::SimReceiver(const Catalogue& catalogue, ReceiverRank plan, std::uint32_t rank)
+    : rank_(rank),
+      guarded_(host_, plan.storage_bytes.size()),
+      loader_(catalogue, plan, guarded_, rank) {
+  for (const std::uint64_t bytes : plan.storage_bytes) {
+    storages_.emplace_back(static_cast<std::size_t>(bytes));
+  }
+  for (Bytes& storage : storages_) host_.add(storage);
+}
+
+void SimReceiver::set_image(const Image& image) {
+  DCR_ASSERT(image.size() == storages_.size());
+  for (std::size_t i = 0; i < image.size(); ++i) {
+    std::copy(image[i].begin(), image[i].end(), storages_[i].begin());
+  }
+}
+
+std::optional<std::string> SimReceiver::differs(const Image& image) const {
+  for (std::size_t i = 0; i < image.size(); ++i) {
+    if (std::equal(image[i].begin(), image[i].end(), storages_[i].begin())) continue;
+    const auto at = std::mismatch(image[i].begin(), image[i].end(), storages_[i].begin());
+    return "byte " + std::to_string(at.first - image[i].begin()) + " of storage " +
+           std::to_string(i);
+  }
+  return std::nullopt;
+}
+
+void SimOwner::load(const std::vector<Bytes>& shards) {
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    std::copy(shards[i].begin(), shards[i].end(), storages_[i].begin());
+  }
+}
+
+std::unique_ptr<SimModel> SimModel::make(std::uint64_t number) {
+  for (std::uint64_t attempt = 0;; ++attempt) {
+    Prng prng(number * 1'000'003 + attempt);
+    RandomModel random(prng);
+    std::uint64_t bytes = 0;
+    for (const CanonicalTensor& tensor : random.catalogue.tensors()) {
+      bytes += tensor.words * word_bytes(tensor.dtype);
+    }
+    const std::uint32_t tensors = random.catalogue.size();
+    if (tensors < 4 || tensors > kTensorsMax || bytes < 100 || bytes > kModelBytesMax) continue;
+    std::unique_ptr<SimModel> model(std::make_unique<SimModel>(std::move(random), prng));
+    // Most have several owners and receivers.
+    const bool small = number % 16 == 15;
+    if (model->build().ok() && (model->owners() == 1) == small && model->owners() <= 3 &&
+        model->receivers() <= 4 && model->items() >= (small ? 1 : 5)) {
+      return model;
+    }
+  }
+}
+
+Status SimModel::build() {
+  make_weights();
+  for (const CanonicalTensor& tensor : catalogue().tensors()) {
+    specs_.push_back({tensor.words, static_cast<std::uint8_t>(word_bytes(tensor.dtype)), false});
+  }
+  DCR_TRY(make_owners());
+  DCR_TRY(make_receivers());
+  for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
+    Image varying;
+    const Image& base = dense(0, rank);
+    for (const Bytes& storage : base) varying.emplace_back(storage.size(), 0);
+    for (std::uint32_t weights = 1; weights < kWeights; ++weights) {
+      const Image& other = dense(weights, rank);
+      for (std::size_t i = 0; i < base.size(); ++i) {
+        for (std::size_t at = 0; at < base[i].size(); ++at) {
+          varying[i][at] |= static_cast<std::uint8_t>(base[i][at] ^ other[i][at]);
+        }
+      }
+    }
+    varying_.push_back(std::move(varying));
+  }
+  return {};
+}
+
+// Steps of training, single elements, and weights that have nothing to do with each other.
+void SimModel::make_weights() {
+  RandomWords words(prng_, random_);
+  for (std::uint32_t i = 0; i < 6; ++i) {
+    if (i > 0) words.change();
+    weights_.push_back(words.tensors);
+  }
+  // One word of the next step alone.
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    std::vector<Bytes> one = weights_[i];
+    for (std::uint32_t tensor = 0; tensor < one.size(); ++tensor) {
+      if (one[tensor] == weights_[i + 1][tensor]) continue;
+      const unsigned width = word_bytes(catalogue()[tensor].dtype);
+      std::size_t word = 0;
+      while (std::equal(&one[tensor][word * width], &one[tensor][word * width] + width,
+                        &weights_[i + 1][tensor][word * width])) {
+        ++word;
+      }
+      std::copy_n(&weights_[i + 1][tensor][word * width], width, &one[tensor][word * width]);
+      break;
+    }
+    weights_.push_back(std::move(one));
+  }
+  RandomWords others(prng_, random_);
+  weights_.push_back(others.tensors);
+  others.change();
+  weights_.push_back(others.tensors);
+  weights_.push_back(RandomWords(prng_, random_).tensors);
+  DCR_ASSERT(weights_.size() == kWeights);
+}
+
+Status SimModel::make_owners() {
+  DCR_ASSIGN(Layout layout, parse_owner_layout(random_.owners));
+  DCR_ASSIGN(const OwnerPlan plan, OwnerPlan::make(catalogue(), std::move(layout)));
+  std::vector<OwnerInput> inputs;
+  std::vector<OwnerDeclaration> declarations;
+  for (std::uint32_t rank = 0; rank < plan.ranks(); ++rank) {
+    auto owner = std::make_unique<SimOwner>();
+    OwnerRank of_rank = plan.rank(catalogue(), rank);
+    for (const std::uint64_t bytes : of_rank.storage_bytes) {
+      owner->memory_.add(owner->storages_.emplace_back(static_cast<std::size_t>(bytes)));
+    }
+    owner->tasks_ = std::move(of_rank.tasks);
+    OwnerInput input{rank, owner->tasks_, {}, {}, &owner->memory_, nullptr};
+    DCR_ASSIGN(OwnerDeclaration declaration, declare_owner(input));
+    declarations.push_back(std::move(declaration));
+    inputs.push_back(std::move(input));
+    owners_.push_back(std::move(owner));
+  }
+  DCR_ASSIGN(const std::shared_ptr<const Geometry> geometry,
+             Geometry::make(catalogue(), declarations));
+  OwnerOptions options;
+  constexpr std::uint64_t kBucketBytes[] = {1, 1, 1, 100};
+  options.bucket_bytes = kBucketBytes[prng_.below(std::size(kBucketBytes))];
+  for (std::uint32_t rank = 0; rank < plan.ranks(); ++rank) {
+    SimOwner& owner = *owners_[rank];
+    DCR_ASSIGN(owner.owner_, Owner::create(geometry, std::move(inputs[rank]), ""));
+    DCR_ASSIGN(owner.group_, OwnerGroup::create({owner.owner_.get()}, *executor_, options));
+  }
+  return {};
+}
+
+Status SimModel::make_receivers() {
+  ReceiverOptions options;
+  for (const auto& owner : owners_) {
+    std::vector<OwnerBox>& boxes = options.owners.emplace_back();
+    for (auto& [tensor, box] : owner->owner().item_boxes()) boxes.push_back({tensor, box});
+  }
+  DCR_ASSIGN(Layout layout, parse_receiver_layout(random_.receivers));
+  for (const TargetBuffer& buffer : layout.buffers) options.never_loaded.push_back(buffer.name);
+  options.decoded_bytes_max = kMiB;
+  options.post_apply_checks = prng_.below(4) == 0;
+  options.prefer_scratch = prng_.below(4) == 0;
+  DCR_ASSIGN(const ReceiverPlan plan, ReceiverPlan::make(catalogue(), std::move(layout)));
+  ranks_ = plan.ranks();
+  engines_ = ranks_ == 1 ? 3 : ranks_ == 2 || prng_.below(4) == 0 ? 2 : 1;
+  for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
+    DCR_ASSIGN(ReceiverRank of_rank, plan.rank(catalogue(), rank));
+    plans_.push_back(std::move(of_rank));
+  }
+  std::vector<bool> collective(catalogue().size(), false);
+  for (std::uint32_t index = 0; index < receivers(); ++index) {
+    const std::uint32_t rank = index % ranks_;
+    receivers_.push_back(std::make_unique<SimReceiver>(catalogue(), plans_[rank], rank));
+    SimReceiver& made = *receivers_.back();
+    DCR_ASSIGN(made.receiver_,
+               Receiver::create(catalogue(), made.loader_, made.guarded_, *executor_, options));
+    made.set_image(dense(0, rank));
+    DCR_TRY(made.receiver_->prewarm());
+    for (std::uint32_t t = 0; t < catalogue().size(); ++t) {
+      if (made.receiver_->classes()[t].collective) collective[t] = true;
+    }
+  }
+  for (const auto& made : receivers_) {
+    for (std::uint32_t t = 0; t < catalogue().size(); ++t) {
+      if (collective[t]) DCR_TRY(made->receiver_->require_scratch(t));
+      const TensorClass& one = made->receiver_->classes()[t];
+      if (one.path == TensorPath::kRefused) return Status(Code::kUnsupported, one.reason);
+    }
+  }
+  for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
+    fingerprints_.push_back(receivers_[rank]->receiver_->fingerprint());
+    std::vector<Need>& needs = needs_.emplace_back();
+    for (const TensorClass& one : receivers_[rank]->receiver_->classes()) {
+      needs.push_back(one.need);
+    }
+  }
+  return {};
+}
+
+std::size_t SimModel::items() const {
+  std::size_t count = 0;
+  for (const auto& owner : owners_) count += owner->owner_->item_boxes().size();
+  return count;
+}
+
+const std::vector<Bytes>& SimModel::shards(std::uint32_t weights, std::uint32_t owner) {
+  std::vector<Bytes>& made = shards_[std::uint64_t{weights} << 32 | owner];
+  if (!made.empty()) return made;
+  SetReader reader(catalogue(), weights_[weights]);
+  SimOwner& of = *owners_[owner];
+  for (std::size_t i = 0; i < of.tasks_.size(); ++i) {
+    Bytes& shard = made.emplace_back(of.storages_[i].size());
+    DCR_ASSERT(fill_shard(catalogue(), of.tasks_[i], reader, shard).ok());
+  }
+  return made;
+}
+
+const Image& SimModel::dense(std::uint32_t weights, std::uint32_t rank) {
+  Image& made = dense_[std::uint64_t{weights} << 32 | rank];
+  if (!made.empty()) return made;
+  SetReader reader(catalogue(), weights_[weights]);
+  SimReceiver fresh(catalogue(), plans_[rank], rank);
+  DCR_ASSERT(load_dense(catalogue(), reader, fresh.guarded_, fresh.loader_).ok());
+  DCR_ASSERT(fresh.loader_.process_after_loading().ok());
+  made = fresh.storages_;
+  return made;
+}
+
+const std::vector<std::vector<Digest>>& SimModel::digests(std::uint32_t weights) {
+  std::vector<std::vector<Digest>>& made = digests_[weights];
+  if (!made.empty()) return made;
+  for (const auto& owner : owners_) {
+    std::vector<Digest>& of = made.emplace_back();
+    for (const auto& [tensor, box] : owner->owner().item_boxes()) {
+      const unsigned width = word_bytes(catalogue()[tensor].dtype);
+      of.push_back(tensor_digest(box_words(box, width, weights_[weights][tensor])));
+    }
+  }
+  return made;
+}
+
+void SimModel::scramble(Prng& prng, std::uint32_t rank, Image* image) {
+  const Image& varying = varying_[rank];
+  for (std::size_t i = 0; i < varying.size(); ++i) {
+    for (std::size_t at = 0; at < varying[i].size(); ++at) {
+      if (varying[i][at] != 0) (*image)[i][at] = static_cast<std::uint8_t>(prng.next());
+    }
+  }
+}
+
+}  // namespace dcr

@@ -1,0 +1,82 @@
+// What must be true in every simulated world, looked at when it happens.
+//
+//   exactness    at a commit every receiver that it needs, at a join the receiver, and whenever a
+//                gate opens all of its engine's receivers hold, bit for bit, what a dense load
+//                makes of the committed weights
+//   gate         nobody writes to a receiver whose gate is open or drains, and no gate opens while
+//                somebody writes; a gate's label is the one that was committed with those weights
+//   one commit   versions rise one by one, each by the attempt that is active; what was called
+//                obsolete, or a refit that the trainer was told had failed, is never committed
+//   fences       after Stopped, or Prepared for a later one, nothing of an attempt is written or
+//                sent
+//   baselines    none is ahead of the commit record
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "dcr/control.h"
+#include "protocol/machine.h"
+#include "protocol/owner.h"
+
+namespace dcr {
+
+class World;
+class SimProcess;
+class GateProcess;
+class OwnerProcess;
+class ReceiverProcess;
+
+class Oracle {
+ public:
+  explicit Oracle(World& world);
+
+  void on_send(const SimProcess& from, const Message& message);
+  void on_call(const ControlRequest& request, const ControlReply& reply);
+  void on_commit(const ControlRecords& before, const ControlRecords& after);
+  void on_write(const ReceiverProcess& receiver, const StreamId& stream);
+  void on_open(const GateProcess& gate, std::uint32_t engine, const CommitRecord& committed);
+  void on_put(const OwnerProcess& owner, std::uint64_t attempt, bool restore);
+  void on_baseline(const OwnerProcess& owner, std::uint64_t version);
+  void on_constructed(const Attempt& attempt, const PrepareResult& result);
+  void on_refit(const std::string& label, const CommitRecord& committed);
+  void on_refit_failed(const std::string& label, bool unknown);
+
+  // What a receiver that loaded the base finds when it compares.
+  Status check_base(const std::vector<std::vector<Digest>>& digests) const;
+
+  // What was committed last.
+  const CommitRecord& committed() const { return history_.rbegin()->second; }
+  // That a receiver holds the weights of a commit. `when`: for the violation.
+  void compare(const ReceiverProcess& receiver, const CommitRecord& committed, const char* when);
+
+  std::uint64_t commits() const { return committed().id.version; }
+  std::uint64_t payloads_most() const { return payloads_most_; }  // of an attempt
+
+ private:
+  struct Fence {
+    std::uint64_t life = 0;
+    std::uint64_t stopped = 0;   // attempts up to this one
+    std::uint64_t prepared = 0;  // the last one
+  };
+
+  // What is older nobody can mean any more, or only wrongly.
+  static constexpr std::size_t kRemembered = 64;
+
+  const Fence& fence(const SimProcess& process);
+  bool was_committed(const CommitRecord& record) const;
+  void check_members();
+
+  World& world_;
+  std::map<std::uint64_t, CommitRecord> history_;  // by version; the last ones
+  std::set<std::uint64_t> obsolete_;
+  std::uint64_t opened_ = 0;  // the last attempt that was
+  std::map<std::string, Fence> fences_;
+  std::map<std::uint64_t, std::uint64_t> payloads_;  // by attempt
+  std::uint64_t payloads_most_ = 0;
+};
+
+}  // namespace dcr

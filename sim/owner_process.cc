@@ -1,0 +1,225 @@
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/assert.h"
+#include "codec/container.h"
+#include "sim/processes.h"
+#include "sim/world.h"
+
+namespace dcr {
+namespace {
+
+using Kind = OwnerWorkDone::Kind;
+
+struct KeepSink final : PayloadSink {
+  Status send(std::uint64_t, std::span<const std::uint8_t> bytes) override {
+    payloads.emplace_back(bytes.begin(), bytes.end());
+    return {};
+  }
+  std::vector<Bytes> payloads;
+};
+
+OwnerWorkDone done_of(Kind kind, std::uint64_t number, Status status) {
+  OwnerWorkDone done;
+  done.kind = kind;
+  done.number = number;
+  done.status = std::move(status);
+  return done;
+}
+
+}  // namespace
+
+OwnerProcess::OwnerProcess(World& world, std::uint32_t rank)
+    : MachineProcess(world, Role::kOwner, "owner-" + std::to_string(rank)), rank_(rank) {}
+
+void OwnerProcess::begin() {
+  SimOwner& owner = world_.model().owner(rank_);
+  if (kept_) {
+    owner.group().drop_attempt();
+    baseline_ = std::exchange(kept_, std::nullopt);
+  } else {
+    owner.forget();
+    load(weights_);
+    if (baseline_) DCR_ASSERT(owner.group().initialize(baseline_->version).ok());
+  }
+  const std::uint32_t owners = world_.model().owners();
+  payloads_ = std::make_unique<ObjectOwnerTransport>(
+      world_.payloads(), ObjectTransportOptions{world_.run_id(), owners, {}}, rank_);
+  restores_ = std::make_unique<ObjectOwnerTransport>(
+      world_.restores(), ObjectTransportOptions{world_.restore_run_id(), owners, {}}, rank_);
+  OwnerEndpointOptions options;
+  options.name = name();
+  options.details = {rank_, owners, world_.model().catalogue().schema()};
+  options.waits = world_.swarm().waits;
+  make_machine(std::move(options), baseline_);
+  world_.trainer().started(rank_);
+}
+
+void OwnerProcess::lose() {
+  // What it was just sending may still get there.
+  if (sending_ && sending_->next < sending_->payloads.size() &&
+      world_.fault(500, "object lands late")) {
+    world_.land_later(sending_->attempt, rank_, sending_->transport == restores_.get(),
+                      sending_->next, std::move(sending_->payloads[sending_->next]));
+  }
+  drop_machine();
+  sending_.reset();
+  work_.clear();
+  working_ = false;
+  ++turn_;
+  baseline_.reset();
+  world_.trainer().died(rank_);
+}
+
+void OwnerProcess::load(std::uint32_t weights) {
+  weights_ = weights;
+  world_.model().owner(rank_).load(world_.model().shards(weights, rank_));
+}
+
+void OwnerProcess::refit(RefitCalled call) { step(std::move(call)); }
+
+void OwnerProcess::carry_out(OwnerEffect& effect) {
+  if (const auto* const finished = std::get_if<RefitFinished>(&effect)) {
+    world_.trainer().finished(rank_, *finished);
+    return;
+  }
+  if (std::holds_alternative<StopSending>(effect)) give_up();
+  work_.push_back(std::move(effect));
+  if (!working_) begin_next();
+}
+
+// Construction and sending that run, or wait to, end early.
+void OwnerProcess::give_up() {
+  if (!sending_ || sending_->done.kind != Kind::kConstructAndSend) return;
+  if (world_.prng().below(4) == 0) return;  // it was too late to stop it
+  ++turn_;
+  finish_sending(Status(Code::kCancelled, "the attempt was stopped"));
+}
+
+void OwnerProcess::begin_next() {
+  working_ = !work_.empty();
+  if (!working_) return;
+  later(world_.work_time(), [this, turn = turn_] {
+    if (turn != turn_) return;
+    const OwnerEffect work = std::move(work_.front());
+    work_.pop_front();
+    if (const auto* const construct = std::get_if<ConstructAndSend>(&work)) {
+      begin_work(*construct);
+    } else if (const auto* const restore = std::get_if<SendBaseline>(&work)) {
+      begin_work(*restore);
+    } else {
+      finish_with(carry_out_short(work), world_.work_time());
+    }
+  });
+}
+
+void OwnerProcess::finish_with(OwnerWorkDone done, Microseconds delay) {
+  step_later(delay, std::move(done), &turn_);
+}
+
+void OwnerProcess::answered(const OwnerEvent& event) {
+  begin_next();
+  step(event);
+}
+
+void OwnerProcess::begin_work(const ConstructAndSend& work) {
+  Sending sending;
+  sending.transport = payloads_.get();
+  sending.attempt = work.attempt.attempt;
+  sending.done = done_of(Kind::kConstructAndSend, sending.attempt, Status());
+  Status status = payloads_->begin(sending.attempt);
+  if (status.ok()) {
+    KeepSink sink;
+    std::array<PayloadSink*, 1> sinks = {&sink};
+    Attempt attempt = work.attempt;
+    attempt.run = world_.run_id();
+    auto prepared = world_.model().owner(rank_).group().prepare(attempt, sinks);
+    status = prepared.status();
+    if (prepared.ok()) sending.done.result = std::move(prepared->front());
+    sending.payloads = std::move(sink.payloads);
+    world_.oracle().on_constructed(work.attempt, sending.done.result);
+  }
+  sending_ = std::move(sending);
+  if (!status.ok()) return finish_sending(std::move(status));
+  send_next();
+}
+
+void OwnerProcess::begin_work(const SendBaseline& work) {
+  Sending sending;
+  sending.transport = restores_.get();
+  sending.attempt = work.version.version + 1;
+  sending.done = done_of(Kind::kSendBaseline, work.version.version, Status());
+  Status status = restores_->begin(sending.attempt);
+  if (status.ok()) {
+    KeepSink sink;
+    std::array<PayloadSink*, 1> sinks = {&sink};
+    status = world_.model()
+                 .owner(rank_)
+                 .group()
+                 .restore({world_.restore_run_id(), sending.attempt, work.version.version}, sinks)
+                 .status();
+    sending.payloads = std::move(sink.payloads);
+    sending.done.payloads = sending.payloads.size();
+  }
+  sending_ = std::move(sending);
+  if (!status.ok()) return finish_sending(std::move(status));
+  send_next();
+}
+
+// A payload after the other, then the end.
+void OwnerProcess::send_next() {
+  later(world_.store_time(), [this, turn = turn_] {
+    if (turn != turn_) return;
+    const bool ends = sending_->next == sending_->payloads.size();
+    const Status status = ends ? sending_->transport->end(sending_->attempt) : send_one();
+    if (ends || !status.ok()) return finish_sending(status);
+    const OwnerProgress progress{sending_->next, sending_->bytes};
+    send_next();
+    step(progress);
+  });
+}
+
+Status OwnerProcess::send_one() {
+  const Bytes& payload = sending_->payloads[sending_->next];
+  Digest digest{};
+  std::copy_n(payload.begin() + kPayloadDigestOffset, digest.size(), digest.begin());
+  world_.oracle().on_put(*this, sending_->attempt, sending_->transport == restores_.get());
+  DCR_TRY(sending_->transport->send(sending_->attempt, sending_->next, payload, digest));
+  sending_->bytes += payload.size();
+  ++sending_->next;
+  return {};
+}
+
+void OwnerProcess::finish_sending(Status status) {
+  OwnerWorkDone done = std::move(sending_->done);
+  done.status = std::move(status);
+  sending_.reset();
+  finish_with(std::move(done), world_.store_time());
+}
+
+OwnerWorkDone OwnerProcess::carry_out_short(const OwnerEffect& work) {
+  OwnerGroup& group = world_.model().owner(rank_).group();
+  if (const auto* const stop = std::get_if<StopSending>(&work)) {
+    group.drop_attempt();
+    return done_of(Kind::kStopSending, stop->attempt, payloads_->stop_and_wait(stop->attempt));
+  }
+  if (const auto* const remove = std::get_if<RemovePayloads>(&work)) {
+    return done_of(Kind::kRemovePayloads, remove->attempt, payloads_->cleanup(remove->attempt));
+  }
+  if (const auto* const update = std::get_if<UpdateBaseline>(&work)) {
+    world_.oracle().on_baseline(*this, update->version);
+    return done_of(Kind::kUpdateBaseline, update->version, group.commit(update->version));
+  }
+  if (const auto* const remove = std::get_if<RemoveRestores>(&work)) {
+    // Streams are numbered one above their versions.
+    return done_of(Kind::kRemoveRestores, remove->version, restores_->cleanup(remove->version));
+  }
+  OwnerWorkDone done = done_of(Kind::kDigestBase, 0, Status());
+  auto digests = group.baseline_digests(0);
+  done.status = digests.status();
+  if (digests.ok()) done.digests = std::move(digests->front());
+  return done;
+}
+
+}  // namespace dcr

@@ -1,0 +1,187 @@
+// A process of a simulated world: one machine of the protocol, in one life after another. A life
+// ends when the process is killed, when its machine ends, or with the world; whatever it had sent
+// by then lives on. A paused process does nothing, and catches up when it goes on.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "protocol/coordinator.h"
+#include "protocol/gate.h"
+#include "protocol/machine.h"
+#include "protocol/node.h"
+#include "protocol/owner.h"
+#include "protocol/receiver.h"
+#include "sim/schedule.h"
+
+namespace dcr {
+
+class World;
+
+class SimProcess {
+ public:
+  SimProcess(World& world, Role role, std::string name)
+      : world_(world), role_(role), name_(std::move(name)) {}
+  virtual ~SimProcess() = default;
+  SimProcess(const SimProcess&) = delete;
+  SimProcess& operator=(const SimProcess&) = delete;
+
+  Role role() const { return role_; }
+  const std::string& name() const { return name_; }
+  bool alive() const { return alive_; }
+  std::uint64_t life() const { return life_; }
+  bool paused() const;
+  // Reaches neither other processes nor, if `control`, the control plane.
+  bool isolated() const;
+
+  // Its next life begins. REQUIRES: !alive().
+  void start();
+  // Its life ends here. `why`: for the trace.
+  void die(const char* why);
+  void pause(Microseconds duration);
+  void isolate(Microseconds duration) { isolated_until_ = until(duration); }
+  void heal();
+
+  // Dies when its machines have had so many more effects.
+  void die_after(std::uint64_t effects) { dies_after_ = effects; }
+
+  virtual std::uint64_t incarnation() const = 0;  // 0: none
+  virtual StatusReply status() const = 0;
+  virtual void deliver(MessageArrived arrived) = 0;
+  virtual void answer(ControlAnswered answered) = 0;
+
+  // `what` happens to this life of the process, if it lasts.
+  void later(Microseconds delay, Happening what);
+  // Now, or when it goes on, if `life` still lasts.
+  void happen(std::uint64_t life, Happening what);
+
+ protected:
+  // The process, and its machine, begin.
+  virtual void begin() = 0;
+  // What it held in memory is gone.
+  virtual void lose() = 0;
+
+  Milliseconds clock() const;
+  Microseconds until(Microseconds duration) const;
+  // Between effects: false if the process dies here.
+  bool goes_on(const char* effect, bool after);
+  // Of every machine.
+  void send(SendMessage message);
+  void call(CallControl call);
+  void note(const Note& note);
+  void end(const Status& status);
+
+  World& world_;
+
+ private:
+  const Role role_;
+  const std::string name_;
+  bool alive_ = false;
+  std::uint64_t life_ = 0;
+  Milliseconds clock_offset_ = 0;
+  Microseconds paused_until_ = 0;
+  Microseconds isolated_until_ = 0;
+  std::optional<std::uint64_t> dies_after_;
+};
+
+// The names of effects, by which points between them are known, and of events.
+const char* effect_name(const CoordinatorEffect& effect);
+const char* effect_name(const OwnerEffect& effect);
+const char* effect_name(const NodeEffect& effect);
+const char* effect_name(const ReceiverEffect& effect);
+const char* effect_name(const GateEffect& effect);
+
+// A process around one type of machine.
+template <typename Machine, typename Event, typename Effect>
+class MachineProcess : public SimProcess {
+ public:
+  using SimProcess::SimProcess;
+
+  std::uint64_t incarnation() const override { return machine_ ? machine_->incarnation() : 0; }
+  StatusReply status() const override { return machine_ ? machine_->status() : StatusReply{}; }
+  void deliver(MessageArrived arrived) override { step(std::move(arrived)); }
+  void answer(ControlAnswered answered) override { step(std::move(answered)); }
+
+ protected:
+  // Begins work, or whatever else the machine alone has.
+  virtual void carry_out(Effect& effect) = 0;
+
+  template <typename... Arguments>
+  void make_machine(Arguments&&... arguments) {
+    machine_.emplace(std::forward<Arguments>(arguments)...);
+    timer_.reset();
+    step(Started{});
+  }
+  void drop_machine() { machine_.reset(); }
+
+  void step(const Event& event) {
+    if (!machine_) return;
+    // Whatever an effect does, no machine is stepped in it.
+    effects_.clear();
+    machine_->step(event, clock(), &effects_);
+    std::optional<Status> ended;
+    for (Effect& effect : effects_) {
+      const char* const name = effect_name(effect);
+      if (!goes_on(name, false)) return;
+      if (auto* const message = std::get_if<SendMessage>(&effect)) {
+        send(std::move(*message));
+      } else if (auto* const asked = std::get_if<CallControl>(&effect)) {
+        call(std::move(*asked));
+      } else if (const auto* const noted = std::get_if<Note>(&effect)) {
+        note(*noted);
+      } else if (const auto* const over = std::get_if<Ended>(&effect)) {
+        ended = over->status;
+      } else {
+        carry_out(effect);
+      }
+      if (!goes_on(name, true)) return;
+    }
+    if (ended) return end(*ended);
+    set_timer();
+  }
+
+  // The machine gets an event later, unless other work has had its turn by then.
+  void step_later(Microseconds delay, Event event, const std::uint64_t* turn) {
+    later(delay, [this, turn, now = turn == nullptr ? 0 : *turn,
+                  kept = std::make_unique<Event>(std::move(event))] {
+      if (turn != nullptr && *turn != now) return;
+      answered(*kept);
+    });
+  }
+  // The event is the answer of work.
+  virtual void answered(const Event& event) { step(event); }
+
+  std::optional<Machine> machine_;
+
+ private:
+  void set_timer() {
+    const Milliseconds wake = machine_->wake_at();
+    if (wake == kNever || (timer_ && *timer_ <= wake)) return;
+    timer_ = wake;
+    const Milliseconds now = clock();
+    // A machine that is due at once has a millisecond's rest.
+    const Milliseconds wait = wake > now ? wake - now : 1;
+    later(wait * 1000, [this, wake] {
+      if (timer_ != wake) return;
+      timer_.reset();
+      if (!machine_) return;
+      if (machine_->wake_at() <= clock()) {
+        step(TimePassed{});
+      } else {
+        set_timer();
+      }
+    });
+  }
+
+  std::vector<Effect> effects_;        // of the running step
+  std::optional<Milliseconds> timer_;  // what is scheduled, on the process's clock
+};
+
+}  // namespace dcr

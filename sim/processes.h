@@ -1,0 +1,174 @@
+// The processes of a simulated world, by role: each carries out its machine's work with the real
+// owners, codec and receivers, at once when its turn comes, and answers some virtual time later.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "receiver/decoded.h"
+#include "sim/model.h"
+#include "sim/process.h"
+#include "transport/object_transport.h"
+
+namespace dcr {
+
+class CoordinatorProcess final
+    : public MachineProcess<Coordinator, CoordinatorEvent, CoordinatorEffect> {
+ public:
+  CoordinatorProcess(World& world, std::string name, bool abort)
+      : MachineProcess(world, Role::kCoordinator, std::move(name)), abort_(abort) {}
+
+ private:
+  void begin() override;
+  void lose() override { drop_machine(); }
+  void carry_out(CoordinatorEffect& effect) override;
+
+  const bool abort_;  // ends a transition, and itself
+};
+
+class OwnerProcess final : public MachineProcess<OwnerEndpoint, OwnerEvent, OwnerEffect> {
+ public:
+  OwnerProcess(World& world, std::uint32_t rank);
+
+  // How its next lives begin: with these weights, and with this version's baseline, or none.
+  void begin_with(std::uint32_t weights, std::optional<VersionId> baseline) {
+    weights_ = weights;
+    baseline_ = baseline;
+  }
+  // Its next machine begins in the same process, with what there is of a baseline.
+  void keep() { kept_ = status().held; }
+  // The trainer's weights are others now.
+  void load(std::uint32_t weights);
+  void refit(RefitCalled call);
+
+ private:
+  void begin() override;
+  void lose() override;
+  void carry_out(OwnerEffect& effect) override;
+  void answered(const OwnerEvent& event) override;
+
+  void begin_next();
+  void begin_work(const ConstructAndSend& work);
+  void begin_work(const SendBaseline& work);
+  void finish_with(OwnerWorkDone done, Microseconds delay);
+  OwnerWorkDone carry_out_short(const OwnerEffect& work);
+  void send_next();
+  Status send_one();
+  void finish_sending(Status status);
+  void give_up();
+
+  struct Sending {
+    ObjectOwnerTransport* transport = nullptr;
+    OwnerWorkDone done;
+    std::uint64_t attempt = 0;  // or restore
+    std::vector<Bytes> payloads;
+    std::size_t next = 0;
+    std::uint64_t bytes = 0;
+  };
+
+  const std::uint32_t rank_;
+  std::uint32_t weights_ = 0;
+  std::optional<VersionId> baseline_;
+  std::optional<VersionId> kept_;
+  std::unique_ptr<ObjectOwnerTransport> payloads_, restores_;
+  std::deque<OwnerEffect> work_;
+  bool working_ = false;
+  std::uint64_t turn_ = 0;  // of the work that runs: what was given up does not go on
+  std::optional<Sending> sending_;
+};
+
+class NodeProcess final : public MachineProcess<NodeEndpoint, NodeEvent, NodeEffect> {
+ public:
+  NodeProcess(World& world, std::uint32_t number);
+
+ private:
+  using Key = std::tuple<StreamId, std::uint32_t, std::uint64_t>;  // stream, owner, number
+  struct Held {
+    std::uint64_t stored_bytes = 0;
+    std::shared_ptr<const DecodedPayload> payload;
+    bool decoded = false;
+  };
+
+  void begin() override;
+  void lose() override;
+  void carry_out(NodeEffect& effect) override;
+
+  ObjectNodeTransport transport(const StreamId& stream) const;
+  EndFetched fetch_end(const FetchEnd& work);
+  PayloadFetched fetch(const FetchPayload& work);
+  PayloadDecoded decode(const DecodePayload& work);
+  void hand_over(const HandOver& work);
+  void drop(const DropPayloads& work);
+
+  std::map<Key, Held> held_;
+};
+
+class ReceiverProcess final
+    : public MachineProcess<ReceiverEndpoint, ReceiverEvent, ReceiverEffect>,
+      private WriteGuard {
+ public:
+  ReceiverProcess(World& world, std::uint32_t index);
+
+  std::uint32_t index() const { return index_; }
+  std::uint32_t engine() const { return engine_; }
+  std::uint32_t rank() const { return rank_; }
+  // Something of its storage may be on its way.
+  bool writing() const { return before_.has_value(); }
+  // How its next life begins: the engine has loaded the base.
+  void begin_with_base(bool loaded) { base_loaded_ = loaded; }
+
+  void hand_over(const HandOver& work, std::shared_ptr<const DecodedPayload> payload);
+
+ private:
+  using Key = std::tuple<StreamId, std::uint32_t, std::uint64_t>;
+
+  void begin() override;
+  void lose() override;
+  void carry_out(ReceiverEffect& effect) override;
+  void answered(const ReceiverEvent& event) override;
+  void on_write() override;
+
+  SimReceiver& model();
+  void begin_next();
+  ReceiverWorkDone carry_out_now(const ReceiverEffect& work);
+  Status ingest(const IngestPayload& work, ReceiverWorkDone* done);
+  void begin_stream(const BeginStream& work, ReceiverWorkDone* done);
+  void tear();
+
+  const std::uint32_t index_;
+  const std::uint32_t engine_;
+  const std::uint32_t rank_;
+  bool base_loaded_ = false;
+  std::map<Key, std::shared_ptr<const DecodedPayload>> handed_over_;
+  std::deque<ReceiverEffect> work_;
+  bool working_ = false;
+  std::uint64_t turn_ = 0;
+  std::optional<Image> before_;       // of what is being applied
+  std::optional<StreamId> applying_;  // while writes are made
+};
+
+class GateProcess final : public MachineProcess<Gate, GateEvent, GateEffect> {
+ public:
+  GateProcess(World& world, std::uint32_t engine);
+
+  // Requests may run, under this version.
+  const std::optional<VersionId>& serving() const { return serving_; }
+
+ private:
+  void begin() override;
+  void lose() override;
+  void carry_out(GateEffect& effect) override;
+  void answered(const GateEvent& event) override;
+
+  const std::uint32_t engine_;
+  std::optional<VersionId> serving_;
+};
+
+}  // namespace dcr

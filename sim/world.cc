@@ -1,0 +1,372 @@
+#include "sim/world.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace dcr {
+namespace {
+
+// So long after the last fault everything may take to be well again, and so many events; more is
+// no progress. Virtual: a hundred times what the longest waits take.
+constexpr Microseconds kHealed = 300'000'000;
+constexpr std::uint64_t kEventsMax = 2'000'000;
+// How often an operator looks whether somebody still has the committed weights.
+constexpr Microseconds kRescue = 10'000'000;
+
+}  // namespace
+
+World::World(SimModel& model, std::uint64_t seed, WorldOptions options)
+    : model_(model),
+      prng_(seed),
+      swarm_(options.swarm ? *options.swarm : draw_swarm(prng_)),
+      traced_(options.traced),
+      options_(std::move(options)),
+      control_(*this),
+      oracle_(*this) {
+  for (std::size_t i = 0; i < run_.size(); ++i) {
+    run_[i] = static_cast<std::uint8_t>(prng_.next());
+  }
+  restore_run_ = run_;
+  restore_run_[0] ^= 1;
+  owners_may_die_ = prng_.below(2) == 0;
+  trainer_ = std::make_unique<Trainer>(*this);
+  make_processes();
+  trace([&] { return swarm_.text(); });
+}
+
+World::~World() {
+  for (std::uint32_t i = 0; i < model_.receivers(); ++i) {
+    model_.receiver(i).memory().set_guard(nullptr);
+  }
+}
+
+void World::make_processes() {
+  const auto add = [this](auto process, auto* list) {
+    list->push_back(process.get());
+    by_name_[process->name()] = process.get();
+    processes_.push_back(std::move(process));
+  };
+  for (std::uint32_t i = 0; i < swarm_.coordinators; ++i) {
+    add(std::make_unique<CoordinatorProcess>(*this, "coordinator-" + std::to_string(i), false),
+        &coordinators_);
+  }
+  for (std::uint32_t i = 0; i < model_.owners(); ++i) {
+    add(std::make_unique<OwnerProcess>(*this, i), &owners_);
+  }
+  for (std::uint32_t i = 0; i < swarm_.nodes; ++i) {
+    add(std::make_unique<NodeProcess>(*this, i), &nodes_);
+  }
+  for (std::uint32_t i = 0; i < model_.engines(); ++i) {
+    add(std::make_unique<GateProcess>(*this, i), &gates_);
+  }
+  for (std::uint32_t i = 0; i < model_.receivers(); ++i) {
+    add(std::make_unique<ReceiverProcess>(*this, i), &receivers_);
+  }
+  auto aborter = std::make_unique<CoordinatorProcess>(*this, "operator", true);
+  aborter_ = aborter.get();
+  by_name_[aborter->name()] = aborter_;
+  processes_.push_back(std::move(aborter));
+}
+
+SimProcess* World::find(const std::string& name) {
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : found->second;
+}
+
+void World::start_all() {
+  for (OwnerProcess* owner : owners_) owner->begin_with(0, VersionId{});
+  for (std::uint32_t engine = 0; engine < model_.engines(); ++engine) kill_engine(engine);
+  for (const auto& process : processes_) {
+    if (process.get() != aborter_) start_later(*process, between(prng_, 0, 20'000));
+  }
+}
+
+// What a killed engine holds is gone; the next one has loaded the base checkpoint, or has not.
+void World::kill_engine(std::uint32_t engine) {
+  gates_[engine]->die("its engine is killed");
+  for (std::uint32_t rank = 0; rank < model_.ranks(); ++rank) {
+    const std::uint32_t index = engine * model_.ranks() + rank;
+    receivers_[index]->die("its engine is killed");
+    const bool loaded = !swarm_.unloaded_engines || prng_.below(3) == 0;
+    Image image = model_.dense(0, rank);
+    if (!loaded) model_.scramble(prng_, rank, &image);
+    model_.receiver(index).set_image(image);
+    receivers_[index]->begin_with_base(loaded);
+  }
+}
+
+void World::start_later(SimProcess& process, Microseconds delay) {
+  schedule_.after(delay, [&process, life = process.life()] {
+    if (!process.alive() && process.life() == life) process.start();
+  });
+}
+
+void World::land_later(std::uint64_t attempt, std::uint32_t owner, bool restore,
+                       std::uint64_t number, Bytes bytes) {
+  const ObjectKey key{restore ? restore_run_ : run_, attempt, owner, number};
+  schedule_.after(prng_.below(1'000'000), [this, restore, key, bytes = std::move(bytes)] {
+    SimStore& store = restore ? restores_ : payloads_;
+    // Nobody is there to hear what became of it.
+    static_cast<void>(store.put(key, bytes).ok());
+  });
+}
+
+void World::count_fault(const char* what) {
+  ++result_.faults;
+  trace([&] { return std::string("fault: ") + what; });
+}
+
+void World::fail(const std::string& violation) {
+  if (result_.violation.empty()) result_.violation = violation;
+  trace([&] { return "violation: " + violation; });
+}
+
+void World::diverged(const std::string& violation) {
+  result_.diverged = true;
+  fail(violation);
+}
+
+void World::operator_needed(const std::string& text) {
+  trace([&] { return "operator needed: " + text; });
+}
+
+void World::refit_ended(bool committed) { refit_committed_ = committed; }
+
+// A machine that is barred begins anew within its process.
+void World::ended(SimProcess& process, const Status& status) {
+  trace([&] { return process.name() + " ends: " + (status.ok() ? "done" : status.message()); });
+  if (process.role() == Role::kOwner) static_cast<OwnerProcess&>(process).keep();
+  process.die("its machine has ended");
+  if (&process != aborter_) start_later(process, between(prng_, 100, 50'000));
+}
+
+void World::died(SimProcess& process) {
+  count_fault("process dies between two effects");
+  if (process.role() == Role::kReceiver) {
+    const std::uint32_t engine = static_cast<ReceiverProcess&>(process).engine();
+    if (swarm_.kills_engines && (!swarm_.restarts_receivers || prng_.below(2) == 0)) {
+      kill_engine(engine);
+      const Microseconds down = down_time();
+      start_later(*gates_[engine], down);
+      for (std::uint32_t rank = 0; rank < model_.ranks(); ++rank) {
+        start_later(*receivers_[engine * model_.ranks() + rank], down);
+      }
+      return;
+    }
+  }
+  if (process.role() == Role::kOwner && prng_.below(2) == 0) {
+    trainer_->restart(false);
+    return;
+  }
+  if (&process != aborter_) start_later(process, down_time());
+}
+
+void World::set_death(DeathPoint death) { death_ = std::move(death); }
+
+bool World::dies_here(const SimProcess& process, const char* effect, bool after) {
+  if (hooks().effect) hooks().effect(process, effect, after);
+  if (!death_ || after != death_->after || death_->process != process.name() ||
+      death_->effect != effect || --death_->nth > 0) {
+    return false;
+  }
+  death_.reset();
+  return true;
+}
+
+Microseconds World::down_time() {
+  constexpr Microseconds kMost[] = {2'000, 50'000, 400'000, 3'000'000};
+  return between(prng_, 1'000, kMost[prng_.below(4)]);
+}
+
+// ---- sudden faults
+
+SimProcess* World::victim() {
+  std::vector<SimProcess*> all;
+  const auto add = [&all](bool wanted, const auto& list) {
+    if (wanted) all.insert(all.end(), list.begin(), list.end());
+  };
+  add(swarm_.kills_coordinators, coordinators_);
+  add(swarm_.kills_nodes, nodes_);
+  add(swarm_.kills_gates, gates_);
+  add(swarm_.kills_owners && owners_may_die_, owners_);
+  add((swarm_.restarts_receivers || swarm_.kills_engines) && !owners_may_die_, receivers_);
+  return all.empty() ? nullptr : all[static_cast<std::size_t>(prng_.below(all.size()))];
+}
+
+void World::plan_sudden() {
+  if (swarm_.sudden_max == 0) return;
+  for (std::uint64_t left = prng_.below(swarm_.sudden_max + 1); left > 0; --left) {
+    // Soon, as a transition has ends within a fraction of a second.
+    const Microseconds when =
+        prng_.below(3) == 0 ? prng_.below(swarm_.faults_last + 1) : prng_.below(60'000);
+    schedule_.after(when, [this] {
+      if (faults_on_) sudden();
+    });
+  }
+}
+
+void World::sudden() {
+  const std::uint64_t kind = prng_.below(6);
+  SimProcess* const any =
+      processes_[static_cast<std::size_t>(prng_.below(processes_.size()))].get();
+  if (kind < 3 && swarm_.crashes) {
+    SimProcess* const process = victim();
+    if (process == nullptr || !process->alive()) return;
+    if (prng_.below(3) > 0) return process->die_after(prng_.below(25));
+    process->die("sudden");
+    died(*process);
+  } else if (kind == 3 && swarm_.pauses && any->alive()) {
+    count_fault("process pauses");
+    trace([&] { return any->name() + " pauses"; });
+    any->pause(prng_.below(prng_.below(2) == 0 ? 100'000 : 4'000'000));
+  } else if (kind == 4 && swarm_.partitions) {
+    count_fault("processes are cut off");
+    for (const auto& process : processes_) {
+      if (prng_.below(4) == 0) process->isolate(prng_.below(2'000'000));
+    }
+  } else if (kind == 5 && swarm_.slowness) {
+    count_fault("disks and work are slow");
+    slowness_ = 2 + prng_.below(40);
+  } else if (kind == 5 && swarm_.aborts && !aborter_->alive()) {
+    count_fault("operator aborts");
+    aborter_->start();
+  }
+}
+
+void World::heal() {
+  trace([] { return std::string("faults end"); });
+  faults_on_ = false;
+  slowness_ = 1;
+  payloads_.heal();
+  restores_.heal();
+  for (const auto& process : processes_) {
+    process->heal();
+    if (!process->alive() && process.get() != aborter_) {
+      start_later(*process, between(prng_, 0, 20'000));
+    }
+  }
+}
+
+// ---- the run
+
+void World::happen_next() {
+  Schedule::Next next = schedule_.next();
+  if (next.process == nullptr) {
+    next.what();
+  } else {
+    next.process->happen(next.life, std::move(next.what));
+  }
+}
+
+void World::run_until(Microseconds time, const std::function<bool()>& done) {
+  while (result_.violation.empty() && schedule_.now() < time && !done()) {
+    if (schedule_.empty()) return fail("nothing happens any more: " + unsettled());
+    happen_next();
+    if (schedule_.events() > kEventsMax) return fail("no end of events: " + unsettled());
+  }
+}
+
+// The refit is committed, every engine serves it, and nothing of an attempt is left.
+bool World::settled() {
+  if (trainer_->calling() || !refit_committed_) return false;
+  const VersionId& committed = oracle_.committed().id;
+  for (const GateProcess* gate : gates_) {
+    if (!gate->alive() || gate->serving() != committed) return false;
+  }
+  for (const auto& process : processes_) {
+    if (!process->alive() && process.get() != aborter_) return false;
+  }
+  return payloads_.objects() == 0;
+}
+
+std::string World::unsettled() {
+  std::string text = trainer_->calling() ? "a refit is open" : "no refit is open";
+  text += ", " + std::to_string(payloads_.objects()) + " objects";
+  for (const auto& process : processes_) {
+    if (!process->alive()) {
+      if (process.get() != aborter_) text += "; " + process->name() + " is dead";
+      continue;
+    }
+    const StatusReply status = process->status();
+    text += "; " + process->name() + " is " + status.state + " (attempt " +
+            std::to_string(status.attempt) + ") " + status.detail + " " + status.gate_reason;
+  }
+  return text;
+}
+
+// Nobody can restore what no owner has as its baseline, and nobody can be refitted if no receiver
+// is a member: then the trainer is resumed from the checkpoint that was committed.
+void World::rescue() {
+  const Membership membership = control_.plane().read_members().value();
+  for (const Member& member : membership.members) {
+    if (member.role == Role::kReceiver && member.state == MemberState::kMember &&
+        member.endpoint.incarnation == find(member.endpoint.name)->incarnation()) {
+      return;
+    }
+  }
+  const bool all = std::all_of(owners_.begin(), owners_.end(), [this](const OwnerProcess* owner) {
+    return owner->alive() && owner->status().held == oracle_.committed().id;
+  });
+  if (all) return;
+  count_fault("operator resumes the trainer");
+  trainer_->restart(true);
+}
+
+void World::transition(std::uint32_t number) {
+  if (hooks().before_transition) hooks().before_transition(*this, number);
+  refit_committed_ = false;
+  if (!trainer_->calling()) trainer_->call();
+  faults_on_ = swarm_.faulty;
+  if (faults_on_) {
+    plan_sudden();
+    // Mostly faults end with the transition; sometimes they go on while nothing is refitted, and
+    // sometimes the next refit is called among them.
+    const bool hurry = swarm_.continuous && number + 1 < swarm_.transitions;
+    const bool lasts = !hurry && prng_.below(4) == 0;
+    run_until(schedule_.now() + swarm_.faults_last,
+              [&] { return !lasts && !trainer_->calling() && refit_committed_; });
+    if (hurry && !trainer_->calling() && refit_committed_) return;
+    heal();
+  }
+  const Microseconds end = schedule_.now() + kHealed;
+  const auto well = [this] { return settled(); };
+  while (result_.violation.empty() && !well()) {
+    if (schedule_.now() >= end) return fail("no end after the faults: " + unsettled());
+    run_until(std::min(end, schedule_.now() + kRescue), well);
+    if (!well()) rescue();
+  }
+}
+
+WorldResult World::run() {
+  start_all();
+  if (prng_.below(2) == 0) run_until(prng_.below(100'000), [] { return false; });
+  for (std::uint32_t i = 0; i < swarm_.transitions && result_.violation.empty(); ++i) {
+    transition(i);
+  }
+  if (result_.violation.empty()) {
+    for (const ReceiverProcess* receiver : receivers_) {
+      oracle_.compare(*receiver, oracle_.committed(), "is at the end");
+    }
+  }
+  result_.transitions = trainer_->transitions();
+  result_.failures = trainer_->failures();
+  result_.retried = trainer_->retried();
+  result_.commits = oracle_.commits();
+  result_.events = schedule_.events();
+  result_.hash = schedule_.hash();
+  result_.payloads_most = oracle_.payloads_most();
+  result_.owners = model_.owners();
+  result_.nodes = swarm_.nodes;
+  result_.receivers = model_.receivers();
+  return std::move(result_);
+}
+
+void World::add_trace(const std::string& text) {
+  const std::string time = std::to_string(schedule_.now());
+  result_.trace.push_back(std::string(time.size() < 10 ? 10 - time.size() : 0, ' ') + time + "  " +
+                          text);
+}
+
+}  // namespace dcr
