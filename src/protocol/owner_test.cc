@@ -107,6 +107,8 @@ class OwnerEndpointTest : public testing::Test {
   TestControl world;
   Endpoint node, receiver;
   std::unique_ptr<Driver> owner;
+
+ protected:
   Candidate candidate_;
 };
 
