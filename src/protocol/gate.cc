@@ -62,7 +62,7 @@ void Gate::on_close(const Endpoint& from, const GateClose& message) {
   if (message.sequence == receiver->sequence && !receiver->closing) return;
   receiver->sequence = message.sequence;
   receiver->closing = receiver->answer = true;
-  if (!DCR_MUTANT("gate_keeps_proofs")) receiver->proof.reset();
+  receiver->proof.reset();
   close(receiver->name + " is about to write");
 }
 
@@ -260,18 +260,17 @@ std::string Gate::reason() const {
   return why_.empty() ? "waits for the control plane" : why_;
 }
 
-GateState Gate::state_for(const Receiver& receiver) const {
+GateState Gate::state() const {
   GateState state;
   state.open = state_ == State::kOpen;
   if (state.open) state.serving = serving_;
   state.reason = reason();
-  state.sequence = receiver.sequence;
   return state;
 }
 
 void Gate::answer_and_tell() {
   if (!session_.enrolled()) return;
-  GateState state = state_for({});
+  GateState state = this->state();
   const bool changed = state != told_;
   for (Receiver& receiver : receivers_) {
     if (receiver.answer && state_ == State::kClosed) {
@@ -280,11 +279,15 @@ void Gate::answer_and_tell() {
           SendMessage{receiver.name, receiver.incarnation, GateIsClosed{receiver.sequence}});
     }
     if (!changed && now_ < receiver.tell_at) continue;
-    // One that has said nothing yet may not know this incarnation of the gate.
-    const bool silent = !receiver.proof && !receiver.closing;
-    receiver.tell_at = silent ? now_ + options_.waits.look_ms : kNever;
-    effects_->emplace_back(SendMessage{receiver.name, receiver.incarnation, state_for(receiver)});
+    // One that has proven nothing may not know this incarnation of the gate. What is known of it
+    // can be a GateClose that came late, even of an incarnation of long ago: so whichever it has
+    // now.
+    const bool proven = receiver.proof.has_value();
+    receiver.tell_at = proven ? kNever : now_ + options_.waits.look_ms;
+    state.sequence = proven ? receiver.sequence : 0;
+    effects_->emplace_back(SendMessage{receiver.name, proven ? receiver.incarnation : 0, state});
   }
+  state.sequence = 0;
   told_ = std::move(state);
 }
 

@@ -90,7 +90,7 @@ class Gate {
   bool reading_is_due() const;
   std::string unproven() const;
   std::string reason() const;
-  GateState state_for(const Receiver& receiver) const;
+  GateState state() const;
 
   GateOptions options_;
   std::vector<Receiver> receivers_;

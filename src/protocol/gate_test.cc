@@ -219,7 +219,7 @@ TEST_F(GateTest, ALateProofNeverOpens) {
   EXPECT_EQ(prove(0, 2), "");
   EXPECT_EQ(pass(500), "");
   EXPECT_EQ(reason(), "receiver-0 writes, or is about to");
-  EXPECT_EQ(told["receiver-0"].sequence, 3U);
+  EXPECT_EQ(told["receiver-0"].sequence, 0U);
   EXPECT_EQ(prove(0, 4), "open 0 base\n");
 }
 
@@ -239,6 +239,19 @@ TEST_F(GateTest, ALateCloseNeitherClosesNorIsAnswered) {
   EXPECT_EQ(step(MessageArrived{before, GateClose{9}}), "");
   EXPECT_EQ(step(MessageArrived{before, GateProof{10, VersionId{7, 7}}}), "");
   EXPECT_EQ(state(), "open");
+}
+
+// At a gate that started anew, a late close is the first that it hears. It goes on telling the
+// receiver, which has no reason to speak, and hears what is true now.
+TEST_F(GateTest, ALateCloseDoesNotKeepANewGateClosed) {
+  step(Started{});
+  EXPECT_EQ(close(0, 3), "receiver-0: gate_is_closed 3\n");
+  prove(1, 1);
+  told.clear();
+  EXPECT_EQ(pass(500), "");
+  EXPECT_EQ(told["receiver-0"], (GateState{false, {}, "receiver-0 writes, or is about to", 0}));
+  EXPECT_EQ(told.size(), 1U);
+  EXPECT_EQ(prove(0, 5), "open 0 base\n");
 }
 
 TEST_F(GateTest, AProofOfANewIncarnationCountsWhenItIsTheMember) {

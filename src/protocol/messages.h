@@ -275,7 +275,8 @@ struct GateProof {
   std::optional<VersionId> resident;
   bool operator==(const GateProof&) const = default;
 };
-// From a gate to its receivers, at its start and whenever it changes or is asked by a proof.
+// From a gate to its receivers, at its start and whenever it changes or is asked by a proof; to one
+// that has proven nothing again and again, in whichever incarnation it lives.
 struct GateState {
   bool open = false;
   VersionId serving;           // while open

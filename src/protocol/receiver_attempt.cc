@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/mutant.h"
 #include "base/probe.h"
 #include "protocol/receiver_machine.h"
 
@@ -61,7 +60,6 @@ Status ReceiverEndpoint::Machine::check_prepare(const Prepare& prepare, Attempt*
             name + " does not bind node " + options_.details.node + ", which feeds this receiver"};
   }
   DCR_TRY(check_needs(prepare.needs, options_.details.needs, prepare.attempt));
-  if (DCR_MUTANT("receiver_takes_any_base")) return {};
   return resident_.check(prepare);
 }
 
@@ -78,7 +76,7 @@ void ReceiverEndpoint::Machine::on_prepare(const Endpoint& from, const Prepare& 
     }
     return;
   }
-  if (prepare.attempt <= fence_ && !DCR_MUTANT("receiver_without_fence")) return;
+  if (prepare.attempt <= fence_) return;
   if (finished_ == prepare.base) {
     // The attempt that was finished here was committed, it seems; K itself says so.
     DCR_PROBE("a receiver is asked for the next attempt before it has read the commit");
