@@ -167,6 +167,8 @@ class OwnerEndpoint::Machine {
 
   std::uint64_t removed_ = 0;         // attempts up to this one left nothing behind
   std::uint64_t removal_wanted_ = 0;  // by the coordinator
+  std::uint64_t sweep_ = 0;           // the last attempt when this life began
+  Milliseconds sweep_at_ = 0;
   Endpoint removal_for_;
   std::optional<std::uint64_t> restores_kept_from_;  // versions below have no restore stream
   std::optional<VersionId> restore_wanted_;

@@ -275,6 +275,23 @@ TEST_F(OwnerEndpointTest, RemovesWhatEarlierAttemptsLeft) {
   EXPECT_EQ(owner->take_work<ConstructAndSend>().attempt.attempt, 2U);
 }
 
+TEST_F(OwnerEndpointTest, RemovesAtItsStartWhatAFinishedAttemptLeft) {
+  call_refit();
+  prepare();
+  start(VersionId{});
+  EXPECT_TRUE(owner->work.empty());  // it may not be finished yet
+  ASSERT_TRUE(world.control.mark_obsolete(1).ok());
+  owner->pass(500);
+  EXPECT_EQ(owner->take_work<RemovePayloads>().attempt, 1U);
+  owner->step(done_of(Kind::kRemovePayloads, 1, {Code::kIo, "busy"}));
+  EXPECT_TRUE(owner->work.empty());
+  owner->pass(200);
+  EXPECT_EQ(owner->take_work<RemovePayloads>().attempt, 1U);
+  owner->step(done_of(Kind::kRemovePayloads, 1));
+  EXPECT_TRUE(owner->work.empty());
+  EXPECT_TRUE(owner->take<CleanedUp>().empty());
+}
+
 TEST_F(OwnerEndpointTest, SaysWhatFailedUntilItIsStopped) {
   call_refit();
   const Prepare message = prepare();

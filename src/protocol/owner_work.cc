@@ -63,10 +63,14 @@ void OwnerEndpoint::Machine::stop_done(const OwnerWorkDone& done) {
   if (prepared_ <= attempt) prepared_ = 0;
 }
 
-// Removes what attempts left behind: those that the coordinator names, and before an attempt's
-// first payload whatever a crash kept earlier ones from removing.
+// Removes what attempts left behind: those that the coordinator names; what finished ones left
+// where every owner died before it was cleaned up; and before an attempt's first payload whatever
+// else a crash kept earlier ones from removing.
 bool OwnerEndpoint::Machine::begin_removal() {
   std::uint64_t attempt = removal_wanted_;
+  const bool finished =
+      records().transition.attempt > sweep_ || records().transition.state != AttemptState::kActive;
+  if (finished && now_ >= sweep_at_) attempt = std::max(attempt, sweep_);
   const bool begins = current_ && !current_->begun && !current_->failed && !current_->swept;
   if (begins && committed() == current_->prepare.base) {
     current_->swept = true;
@@ -82,6 +86,7 @@ void OwnerEndpoint::Machine::removal_done(const OwnerWorkDone& done) {
     note("payloads up to attempt " + std::to_string(done.number) +
          " stay for now: " + done.status.message());
     removal_wanted_ = 0;  // the coordinator asks again
+    sweep_at_ = now_ + options_.waits.repeat_ms;
     return;
   }
   removed_ = std::max(removed_, done.number);
