@@ -40,10 +40,19 @@ void Oracle::on_send(const SimProcess& from, const Message& message) {
 
 void Oracle::on_call(const ControlRequest& request, const ControlReply& reply) {
   if (!reply.status.ok()) return;
-  if (const auto* const open = std::get_if<OpenRequest>(&request)) opened_ = open->attempt;
+  if (const auto* const open = std::get_if<OpenRequest>(&request)) {
+    opened_ = open->attempt;
+    written_[open->attempt] = std::get<TransitionRecord>(reply.value).owners;
+  }
+  if (std::holds_alternative<PrepareRequest>(request)) {
+    check_repair(std::get<TransitionRecord>(reply.value));
+  }
   if (const auto* const records = std::get_if<ControlRecords>(&reply.value)) {
     const TransitionRecord& last = records->transition;
-    if (last.state == AttemptState::kObsolete) obsolete_.insert(last.attempt);
+    if (last.state == AttemptState::kObsolete) {
+      obsolete_.insert(last.attempt);
+      aborted_ = aborted_ || std::holds_alternative<AbortRequest>(request);
+    }
     if (records->commit != committed()) {
       world_.fail("K is " + text_of(records->commit.id) + ", which no commit made it");
     }
@@ -56,7 +65,27 @@ void Oracle::on_call(const ControlRequest& request, const ControlReply& reply) {
       process->incarnation() != join->endpoint.incarnation) {
     return;
   }
+  // Who has taken part in an attempt since the commit was admitted by its prepare; that it joined
+  // is then answered again, whatever the attempt has written.
+  if (fence(*process).prepared > committed().id.baseline) return;
   compare(static_cast<ReceiverProcess&>(*process), committed(), "joins");
+}
+
+// What attempts since the last commit may have written, an attempt overwrites: all that has changed
+// where the weights are the same, else everything.
+void Oracle::check_repair(const TransitionRecord& attempt) {
+  const std::string what = "attempt " + std::to_string(attempt.attempt);
+  for (const auto& [opened, owners] : written_) {
+    const std::string after = " after attempt " + std::to_string(opened) + " was opened";
+    if (attempt.mode == AttemptMode::kMixed) world_.fail(what + " is mixed" + after);
+    for (const OwnerBinding& owner : attempt.owners) {
+      const bool same = std::any_of(owners.begin(), owners.end(), [&](const OwnerBinding& before) {
+        return before.endpoint.name == owner.endpoint.name && before.candidate == owner.candidate;
+      });
+      if (owner.dense || (same && !aborted_ && owners.size() == attempt.owners.size())) continue;
+      world_.fail(owner.endpoint.name + " does not send everything in " + what + after);
+    }
+  }
 }
 
 void Oracle::on_commit(const ControlRecords& before, const ControlRecords& after) {
@@ -68,11 +97,16 @@ void Oracle::on_commit(const ControlRecords& before, const ControlRecords& after
       attempt.state != AttemptState::kActive || obsolete_.contains(attempt.attempt)) {
     world_.fail("K becomes " + text_of(commit.id) + " after " + text_of(before.commit.id));
   }
+  if (attempt.leader != before.leader.token) {
+    world_.fail("a coordinator that was replaced commits " + text_of(commit.id));
+  }
   const auto weights = world_.trainer().weights_of(commit.label);
   if (!weights) return world_.fail("committed under the label " + commit.label);
   if (world_.trainer().told_failed(commit.label)) {
     world_.fail("the refit " + commit.label + " is committed after it had failed for good");
   }
+  written_.clear();
+  aborted_ = false;
   history_[commit.id.version] = commit;
   if (history_.size() > kRemembered) history_.erase(history_.begin());
   obsolete_.erase(obsolete_.begin(), obsolete_.lower_bound(attempt.attempt));

@@ -7,6 +7,7 @@
 //                somebody writes; a gate's label is the one that was committed with those weights
 //   one commit   versions rise one by one, each by the attempt that is active; what was called
 //                obsolete, or a refit that the trainer was told had failed, is never committed
+//   repair       what an attempt without commit may have written is overwritten by the next one
 //   fences       after Stopped, or Prepared for a later one, nothing of an attempt is written or
 //                sent
 //   baselines    none is ahead of the commit record
@@ -68,12 +69,16 @@ class Oracle {
 
   const Fence& fence(const SimProcess& process);
   bool was_committed(const CommitRecord& record) const;
+  void check_repair(const TransitionRecord& attempt);
   void check_members();
 
   World& world_;
   std::map<std::uint64_t, CommitRecord> history_;  // by version; the last ones
   std::set<std::uint64_t> obsolete_;
   std::uint64_t opened_ = 0;  // the last attempt that was
+  // Since the last commit: owners of attempts that were opened, and whether an operator aborted.
+  std::map<std::uint64_t, std::vector<OwnerBinding>> written_;
+  bool aborted_ = false;
   std::map<std::string, Fence> fences_;
   std::map<std::uint64_t, std::uint64_t> payloads_;  // by attempt
   std::uint64_t payloads_most_ = 0;
