@@ -1,0 +1,48 @@
+#include "protocol/senders.h"
+
+#include <type_traits>
+#include <variant>
+
+namespace dcr {
+namespace {
+
+template <typename T, typename... Kinds>
+constexpr bool is_one_of = (std::is_same_v<T, Kinds> || ...);
+
+template <typename T>
+bool may_say(Role role) {
+  if (is_one_of<T, Prepare, CloseGate, OpenApply, Flush, StopAndWait, Cleanup, Look, RefitEnded>) {
+    return role == Role::kCoordinator;
+  }
+  if (is_one_of<T, Prepared, AttemptFailed, Stopped>) {
+    return role == Role::kOwner || role == Role::kNode || role == Role::kReceiver;
+  }
+  if (is_one_of<T, RefitRequest, Sent, BaselineUpdated, CleanedUp, PayloadsSent, RestoreSent,
+                BaseDigests>) {
+    return role == Role::kOwner;
+  }
+  if (is_one_of<T, Staged, StagingFull, OwnerEnd, PayloadReady, StreamFailed>) {
+    return role == Role::kNode;
+  }
+  if (is_one_of<T, GateClosed, Completed, Credit, RestoreRequest, BaseDigestsRequest, GateClose,
+                GateProof>) {
+    return role == Role::kReceiver;
+  }
+  if (is_one_of<T, GateIsClosed, GateState>) return role == Role::kGate;
+  if (is_one_of<T, OperatorReply>) return role == Role::kOwner || role == Role::kGate;
+  return is_one_of<T, StatusRequest, StatusReply>;
+}
+
+}  // namespace
+
+bool may_send(const SenderRole& sender, const Message& message) {
+  return std::visit(
+      [&sender](const auto& said) {
+        using T = std::decay_t<decltype(said)>;
+        if (sender.is_operator && std::is_same_v<T, OperatorCommand>) return true;
+        return may_say<T>(sender.is_operator ? Role::kCoordinator : sender.role);
+      },
+      message);
+}
+
+}  // namespace dcr
