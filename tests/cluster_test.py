@@ -26,15 +26,17 @@ KILLS = {
 }
 
 
-class ClusterTest(DcrTest):
+class ClusterHarness(DcrTest):
     def setUp(self):
         super().setUp()
         self.versions = []
+        self.tensors = []
         tensors = some_tensors(self.rng)
         for number in range(4):
             path = self.path(f"step{number}")
             write_checkpoint(path, tensors, 2, {"config.json": b"{}"})
             self.versions.append(path)
+            self.tensors.append(tensors)
             tensors = step(self.rng, tensors)
 
     def local(self, versions, *options):
@@ -59,6 +61,8 @@ class ClusterTest(DcrTest):
         self.assertEqual(told["not_reached"], [])
         return told
 
+
+class ClusterTest(ClusterHarness):
     def test_refits_through_versions(self):
         for mode in ("sync", "async"):
             with self.subTest(mode=mode):

@@ -49,6 +49,8 @@ struct RunLine {
   std::string report;                                           // kLocal: a file for all of it
   std::string directory;                                        // kLocal: where to keep it
   std::string spans;                                            // of one process
+  std::uint64_t memory_bytes_max = std::uint64_t{1} << 30;      // kLocal: of each process
+  std::uint64_t staging_bytes_max = std::uint64_t{1} << 30;     // kLocal: of each node
 };
 
 struct CommandLine {
@@ -83,6 +85,8 @@ Result<CommandLine> parse_command_line(int argc, const char* const* argv);
 // Adds the commands of clusters (run_command_line.cc), and checks what CLI11 does not.
 struct RunWords {
   std::string mode = "sync";
+  std::string memory = "1GiB";
+  std::string staging = "1GiB";
 };
 void add_run_commands(CLI::App& app, CommandLine& line, RunWords& words);
 Status finish_run(CommandLine& line, const RunWords& words);

@@ -53,6 +53,12 @@ CLI::App* add_operator(CLI::App& app, CommandLine& line, Command kind, const cha
   return command;
 }
 
+Result<std::uint64_t> bytes_of(const char* option, const std::string& word) {
+  auto bytes = parse_bytes(word);
+  if (!bytes.ok()) return bytes.status().with_context(option);
+  return bytes;
+}
+
 void add_local(CLI::App& app, CommandLine& line, RunWords& words) {
   CLI::App* local = app.add_subcommand(
       "local",
@@ -81,6 +87,15 @@ void add_local(CLI::App& app, CommandLine& line, RunWords& words) {
                    "process there, or stop it for SECONDS; may be given several times")
       ->type_name("POINT")
       ->delimiter('\0');
+  local
+      ->add_option("--memory", words.memory,
+                   "Working memory of each owner, node and receiver, as in 512M (default 1GiB)")
+      ->type_name("BYTES");
+  local
+      ->add_option("--staging", words.staging,
+                   "What a node stages in asynchronous mode before gates close early (default\n"
+                   "1GiB)")
+      ->type_name("BYTES");
   local->add_option("--report", line.run.report, "Write everything that was measured to this file")
       ->type_name("FILE");
   local
@@ -113,6 +128,8 @@ void add_run_commands(CLI::App& app, CommandLine& line, RunWords& words) {
 
 Status finish_run(CommandLine& line, const RunWords& words) {
   RunLine& run = line.run;
+  DCR_ASSIGN(run.memory_bytes_max, bytes_of("--memory", words.memory));
+  DCR_ASSIGN(run.staging_bytes_max, bytes_of("--staging", words.staging));
   if (line.command == Command::kRefit && !run.config.empty()) {
     if (!line.new_path.empty()) {
       return {Code::kInvalidArgument, "refit with --config takes one checkpoint, NEW"};

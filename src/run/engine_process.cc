@@ -159,6 +159,12 @@ class EngineProcess {
     DCR_ASSIGN(const Message message, decode_message(received.message));
     const auto* const ready = std::get_if<PayloadReady>(&message);
     if (ready == nullptr) return {Code::kCorrupt, "a descriptor came with another message"};
+    // What is known is not read again: that may take longer than until it is handed over again.
+    const ReceiverWork::Known known = rank.work->known(*ready);
+    if (known.kept) {
+      rank.loop->post(PayloadHandedOver{ready->stream, ready->owner, ready->number, *known.kept});
+    }
+    if (known.taken || known.kept) return {};
     DCR_ASSIGN(const SealedMemory memory,
                SealedMemory::map(received.descriptor, bytes_max + kDecodedMemoryHeadBytesMax));
     DCR_ASSIGN(std::shared_ptr<const DecodedPayload> payload,

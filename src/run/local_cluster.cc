@@ -82,6 +82,7 @@ class LocalCluster {
     config_.owners = "fsdp:" + std::to_string(options_.owners);
     config_.receivers = "fused-tp:" + std::to_string(options_.receivers_per_node);
     config_.memory_bytes_max = options_.memory_bytes_max;
+    config_.staging_bytes_max = options_.staging_bytes_max;
     config_.bucket_bytes = options_.bucket_bytes;
     config_.waits = options_.waits;
     DCR_TRY(posix_file_system().make_directory(keys_path(config_), 0700));

@@ -30,6 +30,7 @@ struct LocalOptions {
   std::string directory;  // of the run: exists, empty
   std::string program;    // that has the commands coordinator, owner, node and receiver
   std::uint64_t memory_bytes_max = kGiB;
+  std::uint64_t staging_bytes_max = kGiB;
   std::uint64_t bucket_bytes = 512 * kMiB;
   Waits waits;
   const CancelToken* cancel = nullptr;  // required

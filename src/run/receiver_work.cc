@@ -58,13 +58,21 @@ Status ReceiverWork::check_base(const CheckBase& work) {
                          });
 }
 
+ReceiverWork::Known ReceiverWork::known(const PayloadReady& payload) {
+  const Key key(payload.stream, payload.owner, payload.number);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = payloads_.find(key);
+  if (found != payloads_.end()) return {false, found->second->bytes};
+  return {taken_.contains(key), std::nullopt};
+}
+
 bool ReceiverWork::keep(const StreamId& stream, std::shared_ptr<const DecodedPayload> payload) {
   const Key key(stream, payload->header.owner, payload->header.number);
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (taken_.contains(key)) return false;
   if (payloads_.contains(key)) return true;
-  if (!payloads_.empty() && payload_bytes_ + payload->bytes > context_.config().memory_bytes_max) {
-    return false;
-  }
+  // Beside what credit allows, the payload whose turn it is.
+  if (payload_bytes_ > context_.config().memory_bytes_max) return false;
   payload_bytes_ += payload->bytes;
   payloads_.emplace(key, std::move(payload));
   return true;
@@ -76,8 +84,9 @@ std::shared_ptr<const DecodedPayload> ReceiverWork::find(const Key& key) {
   return found == payloads_.end() ? nullptr : found->second;
 }
 
-void ReceiverWork::forget(const Key& key) {
+void ReceiverWork::forget_taken(const Key& key) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  taken_.insert(key);
   const auto found = payloads_.find(key);
   if (found == payloads_.end()) return;
   payload_bytes_ -= found->second->bytes;
@@ -86,6 +95,7 @@ void ReceiverWork::forget(const Key& key) {
 
 void ReceiverWork::forget_streams_but(const StreamId& stream) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  taken_.clear();  // a stream that begins again takes all of it again
   for (auto at = payloads_.begin(); at != payloads_.end();) {
     if (std::get<0>(at->first) == stream) {
       ++at;
@@ -105,7 +115,7 @@ Status ReceiverWork::ingest(const IngestPayload& work, ReceiverWorkDone* done) {
     return {};
   }
   DCR_ASSIGN(done->ingested, receiver_->ingest(payload));
-  if (done->ingested != Ingested::kFull) forget(key);
+  if (done->ingested != Ingested::kFull) forget_taken(key);
   return {};
 }
 

@@ -7,6 +7,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 
@@ -35,8 +37,15 @@ class ReceiverWork {
   // Begins work; its answer goes to `post`. Thread-safe.
   void begin(const ReceiverEffect& effect, const Post& post);
 
-  // A decoded payload that the node handed over: kept until its IngestPayload. Beyond the limit of
-  // bytes it is dropped and the result false: credit is asked for again. Thread-safe.
+  // What became of a payload that the node hands over, which it does again whenever it has not
+  // heard of it. Thread-safe.
+  struct Known {
+    bool taken = false;                 // it was ingested
+    std::optional<std::uint64_t> kept;  // it waits for its IngestPayload; bytes
+  };
+  Known known(const PayloadReady& payload);
+  // Keeps a payload until its IngestPayload. Beyond the limit of bytes it is dropped and the result
+  // false: credit is asked for again. Thread-safe.
   bool keep(const StreamId& stream, std::shared_ptr<const DecodedPayload> payload);
 
  private:
@@ -47,7 +56,7 @@ class ReceiverWork {
   Status check_base(const CheckBase& work);
   Status ingest(const IngestPayload& work, ReceiverWorkDone* done);
   std::shared_ptr<const DecodedPayload> find(const Key& key);
-  void forget(const Key& key);
+  void forget_taken(const Key& key);
   void forget_streams_but(const StreamId& stream);
 
   ProcessContext& context_;
@@ -59,7 +68,8 @@ class ReceiverWork {
   std::mutex mutex_;
   std::map<Key, std::shared_ptr<const DecodedPayload>> payloads_;  // guarded by mutex_
   std::uint64_t payload_bytes_ = 0;                                // guarded by mutex_
-  std::unique_ptr<Executor> worker_;                               // one thread for all work
+  std::set<Key> taken_;               // payloads of the stream under way; guarded by mutex_
+  std::unique_ptr<Executor> worker_;  // one thread for all work
 };
 
 }  // namespace dcr
