@@ -72,6 +72,30 @@ class ClusterCasesTest(ClusterHarness):
                           "--kill", kills[0], "--kill", kills[1])
         self.assertEqual(told["kills"], 2)
 
+    def test_residual_tasks(self):
+        for mode in ("sync", "async"):
+            with self.subTest(mode=mode):
+                told = self.local(self.versions, "--owners", "3", "--nodes", "1", "--convert",
+                                  "--mode", mode)
+                self.assertEqual(told["attempts"], 3)
+                stages = {span["stage"] for span in told["spans"]}
+                self.assertLessEqual({"flags", "convert", "assemble"}, stages)
+
+    def test_an_owner_is_killed_in_the_collective(self):
+        # Owners meet three times for first baselines, in each attempt and in each update of the
+        # baseline: these are the first of each, of the second attempt, and parts on their way.
+        for point in ("all_reduce_flags:1", "all_reduce_flags:2", "all_reduce_flags:4",
+                      "all_reduce_flags:7", "all_reduce_flags:10", "convert:8"):
+            with self.subTest(point=point):
+                told = self.local(self.versions[:3], "--owners", "3", "--nodes", "1", "--convert",
+                                  "--kill", f"owner.1@{point}")
+                self.assertEqual(told["kills"], 1)
+
+    def test_an_owner_is_stopped_in_the_collective(self):
+        told = self.local(self.versions[:2], "--owners", "2", "--nodes", "1", "--convert",
+                          "--kill", "pause:owner.1@all_reduce_flags:4,1")
+        self.assertEqual((told["pauses"], told["attempts"]), (1, 1))
+
     def test_staging_overflows(self):
         told = self.local(self.versions[:2], "--owners", "2", "--nodes", "2", "--mode", "async",
                           "--staging", "1")

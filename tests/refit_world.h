@@ -257,6 +257,8 @@ class RefitWorld {
       rank->collective = std::make_unique<LocalCollective>(*local_, number);
       if (options_.full_conversion) {
         rank->converters = make_identity_converters(catalogue_, plan, number, rank->memory);
+      } else {
+        rank->converters = make_rule_converters(catalogue_, plan, number, rank->memory);
       }
       OwnerInput input{number, rank->plan.tasks, {}, {}, &rank->memory, rank->collective.get()};
       for (const auto& converter : rank->converters) input.converters.push_back(converter.get());

@@ -43,6 +43,7 @@ class Restoring {
     constexpr std::uint64_t kBytes[] = {1, 200, 5000, std::uint64_t{1} << 20};
     options.owners.bucket_bytes = kBytes[prng_.below(std::size(kBytes))];
     options.receivers.prefer_scratch = prng_.below(4) == 0;
+    if (prng_.below(4) == 0) convert_some();
     DCR_ASSIGN(world_,
                RefitWorld::make(model_.catalogue, model_.owners, model_.receivers, options));
     world_->truth.tensors = words_.tensors;
@@ -58,6 +59,19 @@ class Restoring {
   std::string layouts() const { return model_.text(); }
 
  private:
+  // Some rules are converted instead of projected.
+  void convert_some() {
+    constexpr std::string_view kClass = "\"class\"";
+    constexpr std::string_view kPath = "\"path\": \"convert\", ";
+    for (std::size_t at = 0; (at = model_.owners.find(kClass, at)) != std::string::npos;) {
+      if (prng_.below(2) == 0) {
+        model_.owners.insert(at, kPath);
+        at += kPath.size();
+      }
+      at += kClass.size();
+    }
+  }
+
   // Owner and receiver agree on the base, until one bit of it differs.
   Status check_digests() {
     DCR_ASSIGN(const auto digests, world_->group().baseline_digests(kVersion));

@@ -206,6 +206,7 @@ TESTED_BY = {
     "src/run/node_work.cc": ("tests/cluster_test.py", "a cluster's parts"),
     "src/run/operations.cc": ("tests/cluster_test.py", "where points are"),
     "src/run/operator.cc": ("tests/cluster_test.py", "run whole"),
+    "src/run/owner_collective.cc": ("tests/cluster_cases_test.py", "run whole"),
     "src/run/owner_process.cc": ("tests/cluster_test.py", "run whole"),
     "src/run/owner_work.cc": ("tests/cluster_test.py", "a cluster's parts"),
     "src/run/process_context.cc": ("tests/cluster_test.py", "a cluster's parts"),

@@ -43,6 +43,8 @@ Status RefitOwners::make_ranks(const OwnerPlan& plan) {
     rank->collective = std::make_unique<LocalCollective>(*local_, number);
     if (context_.options.construction == RefitConstruction::kFullConversion) {
       rank->converters = make_identity_converters(context_.catalogue, plan, number, rank->memory);
+    } else {
+      rank->converters = make_rule_converters(context_.catalogue, plan, number, rank->memory);
     }
     ranks_.push_back(std::move(rank));
   }

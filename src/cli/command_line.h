@@ -42,6 +42,7 @@ struct RunLine {
   std::string path, label;            // kRunRefit: the checkpoint, and what it is called
   bool asynchronous = false;          // kRunRefit, kLocal
   bool watch = false;                 // kStatus
+  bool convert = false;               // kLocal
   std::vector<std::string> versions;  // kLocal: where to refit to, in order
   std::string from;                   // kLocal
   std::uint64_t owners = 4, nodes = 3, receivers_per_node = 2;  // kLocal

@@ -87,6 +87,9 @@ void add_local(CLI::App& app, CommandLine& line, RunWords& words) {
                    "process there, or stop it for SECONDS; may be given several times")
       ->type_name("POINT")
       ->delimiter('\0');
+  local->add_flag("--convert", line.run.convert,
+                  "Owners convert every tensor, as exports that compute do, instead of projecting\n"
+                  "their shards");
   local
       ->add_option("--memory", words.memory,
                    "Working memory of each owner, node and receiver, as in 512M (default 1GiB)")

@@ -191,6 +191,7 @@ Result<Outcome> call_local(const CommandLine& line, const CancelToken& cancel, c
   options.nodes = line.run.nodes;
   options.receivers_per_node = line.run.receivers_per_node;
   options.asynchronous = line.run.asynchronous;
+  options.convert = line.run.convert;
   options.memory_bytes_max = line.run.memory_bytes_max;
   options.staging_bytes_max = line.run.staging_bytes_max;
   DCR_ASSIGN(options.points, points_of(line.run.kills));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <utility>
 
 #include "base/bytes.h"
@@ -379,14 +380,19 @@ Result<std::unique_ptr<Converter>> make_fp8_converter(SourceMemory& memory, std:
       std::make_unique<Fp8Converter>(memory, std::move(declaration), std::move(weight.view)));
 }
 
-std::vector<std::unique_ptr<Converter>> make_identity_converters(const Catalogue& catalogue,
-                                                                 const OwnerPlan& plan,
-                                                                 std::uint32_t rank,
-                                                                 SourceMemory& memory) {
+namespace {
+
+std::vector<std::unique_ptr<Converter>> convert_groups(
+    const Catalogue& catalogue, const OwnerPlan& plan, std::uint32_t rank, SourceMemory& memory,
+    const std::function<bool(const LayoutRule&)>& wanted) {
   const OwnerRank mine = plan.rank(catalogue, rank);
   std::size_t next = 0;  // of mine.tasks, which are in the order of the groups
   std::vector<std::unique_ptr<Converter>> made;
   for (const LayoutGroup& group : plan.groups()) {
+    const LayoutRule& rule = plan.layout().rules[group.rule];
+    const ConversionTask* task = nullptr;
+    if (piece_of_rank(rule, group, rank).here) task = &mine.tasks[next++];
+    if (!wanted(rule)) continue;
     ConverterDeclaration declaration;
     declaration.name = group.name;
     declaration.inputs = plan.task_names(group);
@@ -394,13 +400,27 @@ std::vector<std::unique_ptr<Converter>> make_identity_converters(const Catalogue
     for (const std::uint32_t member : group.members) {
       declaration.outputs.push_back(catalogue[member].name);
     }
-    const LayoutRule& rule = plan.layout().rules[group.rule];
-    const ConversionTask* task = nullptr;
-    if (piece_of_rank(rule, group, rank).here) task = &mine.tasks[next++];
     if (task != nullptr && !owns(task->name, task->replicas, rank)) task = nullptr;
     made.push_back(convert_task(memory, catalogue, std::move(declaration), task));
   }
   return made;
+}
+
+}  // namespace
+
+std::vector<std::unique_ptr<Converter>> make_identity_converters(const Catalogue& catalogue,
+                                                                 const OwnerPlan& plan,
+                                                                 std::uint32_t rank,
+                                                                 SourceMemory& memory) {
+  return convert_groups(catalogue, plan, rank, memory, [](const LayoutRule&) { return true; });
+}
+
+std::vector<std::unique_ptr<Converter>> make_rule_converters(const Catalogue& catalogue,
+                                                             const OwnerPlan& plan,
+                                                             std::uint32_t rank,
+                                                             SourceMemory& memory) {
+  return convert_groups(catalogue, plan, rank, memory,
+                        [](const LayoutRule& rule) { return rule.convert; });
 }
 
 }  // namespace dcr

@@ -65,4 +65,10 @@ std::vector<std::unique_ptr<Converter>> make_identity_converters(const Catalogue
                                                                  std::uint32_t rank,
                                                                  SourceMemory& memory);
 
+// The same for the rules of the layout that say so, while the others' tensors are projected.
+std::vector<std::unique_ptr<Converter>> make_rule_converters(const Catalogue& catalogue,
+                                                             const OwnerPlan& plan,
+                                                             std::uint32_t rank,
+                                                             SourceMemory& memory);
+
 }  // namespace dcr

@@ -30,6 +30,7 @@ struct Spec {
   bool fused = false;         // receivers
   bool expert_whole = false;  // receivers: experts not cut
   bool f32 = false;
+  bool convert = false;  // owners
   std::uint64_t ranks() const { return shards * replicas; }
 };
 
@@ -93,12 +94,15 @@ Result<Spec> parse_owner_spec(std::string_view spec) {
       made.experts = number;
     } else if (key == "f32" && number == 0) {
       made.f32 = true;
+    } else if (key == "convert" && number == 0) {
+      made.convert = true;
     } else {
-      return bad_spec(spec, quoted_name(key) + " is not one of fsdp:N, tp:N, dp:N, ep:N and f32");
+      return bad_spec(
+          spec, quoted_name(key) + " is not one of fsdp:N, tp:N, dp:N, ep:N, f32 and convert");
     }
   }
   if (made.fsdp && (tp > 0 || dp > 0 || made.experts > 1)) {
-    return bad_spec(spec, "fsdp stands alone or with f32");
+    return bad_spec(spec, "fsdp stands alone or with f32 and convert");
   }
   if (!made.fsdp) {
     made.shards = std::max<std::uint64_t>(tp, 1);
@@ -471,6 +475,7 @@ void Writer::add_rule(Family& family, const std::vector<Family*>& members,
         return tensor->dtype == Dtype::kBF16 || tensor->dtype == Dtype::kF16;
       });
   if (spec_.f32 && floats) rules_ += ", \"dtype\": \"F32\"";
+  if (spec_.convert) rules_ += ", \"path\": \"convert\"";
   rules_ += "}";
 }
 

@@ -134,8 +134,9 @@ Catalogue small_model() {
 
 TEST(Generators, Models) {
   for (const Catalogue& catalogue : {qwen_like(), bert_like()}) {
-    for (const char* spec : {"fsdp:1", "fsdp:8", "fsdp:7,f32", "tp:1", "tp:4", "tp:8", "tp:3",
-                             "tp:4,dp:2", "ep:8", "tp:2,ep:4", "tp:2,ep:2,dp:4,f32"}) {
+    for (const char* spec :
+         {"fsdp:1", "fsdp:8", "fsdp:7,f32", "tp:1", "tp:4", "tp:8", "tp:3", "tp:4,dp:2", "ep:8",
+          "tp:2,ep:4", "tp:2,convert", "tp:2,ep:2,dp:4,f32"}) {
       expect_owners(catalogue, spec);
     }
     for (const char* spec :
@@ -200,13 +201,15 @@ TEST(Generators, RefusesOtherSpecs) {
     return generate_receiver_layout(catalogue, spec).status().message();
   };
   EXPECT_EQ(owners("fsdp"),
-            "layout \"fsdp\": \"fsdp\" is not one of fsdp:N, tp:N, dp:N, ep:N and "
-            "f32");
-  EXPECT_EQ(owners(""), "layout \"\": \"\" is not one of fsdp:N, tp:N, dp:N, ep:N and f32");
+            "layout \"fsdp\": \"fsdp\" is not one of fsdp:N, tp:N, dp:N, ep:N, f32 "
+            "and convert");
+  EXPECT_EQ(owners(""),
+            "layout \"\": \"\" is not one of fsdp:N, tp:N, dp:N, ep:N, f32 and convert");
   EXPECT_EQ(owners("tp:0"), "layout \"tp:0\": \"0\" is not a number from 1 to 16384");
   EXPECT_EQ(owners("tp:x"), "layout \"tp:x\": \"x\" is not a number from 1 to 16384");
   EXPECT_EQ(owners("tp:2,tp:2"), "layout \"tp:2,tp:2\": \"tp\" stands twice");
-  EXPECT_EQ(owners("fsdp:2,tp:2"), "layout \"fsdp:2,tp:2\": fsdp stands alone or with f32");
+  EXPECT_EQ(owners("fsdp:2,tp:2"),
+            "layout \"fsdp:2,tp:2\": fsdp stands alone or with f32 and convert");
   EXPECT_EQ(owners("ep:3,dp:4"), "layout \"ep:3,dp:4\": ep does not divide dp");
   EXPECT_EQ(owners("tp:16384,dp:2"), "layout \"tp:16384,dp:2\": more than 16384 ranks");
   EXPECT_EQ(receivers("tp:2"), "layout \"tp:2\": \"tp\" is not one of fused-tp:N and ep");

@@ -55,7 +55,11 @@ class RuleParser {
     read_name();
     read_dtype();
     read_boxes();
-    if (receivers_) read_behaviour();
+    if (receivers_) {
+      read_behaviour();
+    } else {
+      read_path();
+    }
     DCR_TRY(fields_.finish());
     check();
     DCR_TRY(fields_.finish());
@@ -166,6 +170,16 @@ class RuleParser {
     Result<Dtype> dtype = dtype_from_name(word);
     if (!dtype.ok()) return fields_.fail(Code::kUnsupported, dtype.status().message());
     rule_.dtype = *dtype;
+  }
+
+  void read_path() {
+    std::string word = "project";
+    fields_.text("path", &word);
+    rule_.convert = word == "convert";
+    if (!rule_.convert && word != "project") {
+      fields_.fail(Code::kUnsupported, "has an unknown path " + quoted_name(word) +
+                                           "; it is \"project\" or \"convert\"");
+    }
   }
 
   void read_behaviour() {

@@ -95,6 +95,9 @@ struct LayoutRule {
   bool stacked = false;  // the local name has no {e}: one local tensor, a dimension more
   std::vector<ExplicitShard> boxes;  // kBoxes
   Behaviour behaviour = Behaviour::kCopy;
+  // Owners: a converter makes these tensors, as an export that computes would (paper §4.3), instead
+  // of a projection.
+  bool convert = false;
 
   std::uint32_t pieces() const { return shards * expert_groups; }
 };

@@ -129,6 +129,20 @@ TEST(LayoutFile, RefusesOtherRules) {
             "rule 1 \"name\": name \"b.{\": braces hold a capture's name, as {i}");
 }
 
+TEST(LayoutFile, OwnersProjectOrConvert) {
+  const Result<Layout> made = parse_owner_layout(R"({"format": 0, "ranks": 2, "rules": [
+      {"match": "a", "class": "row"}, {"match": "b", "class": "row", "path": "convert"},
+      {"match": "c", "class": "row", "path": "project"}]})");
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  EXPECT_FALSE(made->rules[0].convert);
+  EXPECT_TRUE(made->rules[1].convert);
+  EXPECT_FALSE(made->rules[2].convert);
+  EXPECT_EQ(owners(R"({"match": "a", "class": "row", "path": "converts"})"),
+            "rule 1 has an unknown path \"converts\"; it is \"project\" or \"convert\"");
+  EXPECT_EQ(receivers(R"({"match": "a", "class": "row", "path": "convert"})"),
+            "rule 1 has an unknown key \"path\" (did you mean \"match\"?)");
+}
+
 TEST(LayoutFile, RefusesOtherReceivers) {
   EXPECT_EQ(receivers(R"({"match": "a", "class": "row", "behaviour": "copys"})"),
             "rule 1 has an unknown behaviour \"copys\" (did you mean \"copy\"?)");

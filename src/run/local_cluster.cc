@@ -64,9 +64,13 @@ class LocalCluster {
   Result<PeerConfig> make_peer(const std::string& name) {
     DCR_ASSIGN(const MadeKeys keys,
                make_key_files(posix_file_system(), keys_path(config_), name, false));
+    return PeerConfig{name, next_address(), key_text(keys.public_key)};
+  }
+
+  std::string next_address() {
     const std::uint16_t port = ports_.back();
     ports_.pop_back();
-    return PeerConfig{name, "tcp://127.0.0.1:" + std::to_string(port), key_text(keys.public_key)};
+    return "tcp://127.0.0.1:" + std::to_string(port);
   }
 
   Status add_peers(const char* name, std::uint64_t count, std::vector<PeerConfig>* peers) {
@@ -80,17 +84,22 @@ class LocalCluster {
     config_.directory = options_.directory;
     config_.base = options_.base;
     config_.owners = "fsdp:" + std::to_string(options_.owners);
+    if (options_.convert) config_.owners += ",convert";
     config_.receivers = "fused-tp:" + std::to_string(options_.receivers_per_node);
     config_.memory_bytes_max = options_.memory_bytes_max;
     config_.staging_bytes_max = options_.staging_bytes_max;
     config_.bucket_bytes = options_.bucket_bytes;
     config_.waits = options_.waits;
     DCR_TRY(posix_file_system().make_directory(keys_path(config_), 0700));
-    // Two coordinators, two operators, and of each node its agent and its engine's gate.
-    DCR_ASSIGN(ports_, free_ports(4 + options_.owners +
+    // Two coordinators, two operators, each owner twice, and of each node its agent and its
+    // engine's gate.
+    DCR_ASSIGN(ports_, free_ports(4 + 2 * options_.owners +
                                   options_.nodes * (2 + options_.receivers_per_node)));
     DCR_TRY(add_peers("coordinator", 2, &config_.coordinators));
     DCR_TRY(add_peers("owner", options_.owners, &config_.owner_peers));
+    for (PeerConfig& owner : config_.owner_peers) {
+      if (options_.convert) owner.collective = next_address();
+    }
     DCR_TRY(add_peers("node", options_.nodes, &config_.nodes));
     for (std::uint64_t node = 0; node < options_.nodes; ++node) {
       EngineConfig& engine = config_.engines.emplace_back();

@@ -26,6 +26,7 @@ struct LocalOptions {
   std::uint64_t nodes = 1;
   std::uint64_t receivers_per_node = 2;  // one engine, tensor parallel over so many ranks
   bool asynchronous = false;
+  bool convert = false;  // owners convert every tensor instead of projecting it
   std::vector<OperationPoint> points;
   std::string directory;  // of the run: exists, empty
   std::string program;    // that has the commands coordinator, owner, node and receiver

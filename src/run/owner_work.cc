@@ -7,6 +7,7 @@
 #include "base/digest.h"
 #include "codec/container.h"
 #include "layout/checkpoint_reader.h"
+#include "layout/converters.h"
 #include "layout/shard.h"
 
 namespace dcr {
@@ -25,8 +26,6 @@ OwnerWorkDone done_of(OwnerWorkDone::Kind kind, std::uint64_t number, Status sta
 // The operation of the paper's Table B.1 that a stage of the construction belongs to.
 const char* operation_of_stage(std::string_view stage) {
   if (stage == kStageScan) return "bitdiff";
-  if (stage == kStageFlags) return "all_reduce_flags";
-  if (stage == kStageConvert) return "convert";
   return "";
 }
 
@@ -89,6 +88,7 @@ Status OwnerWork::initialize() {
   input.rank = rank_;
   input.tasks = plan_.tasks;
   input.memory = &memory_;
+  DCR_TRY(make_collective(&input));
   DCR_ASSIGN(owner_, Owner::create(model_.geometry, std::move(input), ""));
   payloads_ = std::make_unique<ObjectOwnerTransport>(
       context_.objects(), ObjectTransportOptions{context_.run(), model_.owners(), {}}, rank_);
@@ -97,9 +97,55 @@ Status OwnerWork::initialize() {
       rank_);
   DCR_TRY(make_group());
   DCR_TRY(load(context_.config().base));
-  DCR_TRY(group_->initialize(kBaseVersion));
+  if (collective_ != nullptr) collective_->connect(owner_->residual());
+  DCR_TRY(collective_ == nullptr ? group_->initialize(kBaseVersion) : initialize_together());
   worker_ = make_executor(2);
   return {};
+}
+
+Status OwnerWork::make_collective(OwnerInput* input) {
+  converters_ = make_rule_converters(model_.catalogue, model_.owner_plan, rank_, memory_);
+  if (converters_.empty()) return {};
+  for (const auto& converter : converters_) input->converters.push_back(converter.get());
+  DCR_ASSIGN(collective_, open_owner_collective(context_, rank_));
+  pointed_ = std::make_unique<PointedCollective>(*collective_, context_.points());
+  input->collective = pointed_.get();
+  return {};
+}
+
+Status OwnerWork::initialize_together() {
+  const std::string& name = context_.config().owner_peers[rank_].name;
+  const CancelToken& cancel = *context_.options().cancel;
+  while (true) {
+    DCR_ASSIGN(const ControlRecords records, context_.control().read());
+    if (records.commit.id != VersionId{}) return {};
+    DCR_TRY(collective_->begin({}, context_.config().waits.prepare_ms, cancel));
+    Status status = group_->initialize(kBaseVersion);
+    collective_->end(status);
+    if (status.ok() || cancel.cancelled()) return status;
+    if (status.code() == Code::kConflict) {
+      context_.options().log(name, "has no baseline until the next commit: " + status.message());
+      return {};
+    }
+    // Another owner is not there yet, or failed, and comes again.
+    if (status.code() != Code::kUnavailable && status.code() != Code::kCancelled) return status;
+    context_.options().log(name, "begins first baselines again: " + status.message());
+    collective_->restart(random_life());
+  }
+}
+
+Status OwnerWork::meet(const Meeting& meeting, std::uint64_t wait_ms,
+                       const std::function<Status()>& phase) {
+  if (collective_ == nullptr) return phase();
+  std::shared_ptr<CancelToken> cancel;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    cancel = cancel_;
+  }
+  DCR_TRY(collective_->begin(meeting, wait_ms, *cancel));
+  Status status = phase();
+  collective_->end(status);
+  return status;
 }
 
 // What a cancelled group leaves behind goes with it; owners keep their baselines.
@@ -140,8 +186,12 @@ void OwnerWork::construct(const ConstructAndSend& work, const Post& post) {
     std::array<PayloadSink*, 1> sinks = {&sink};
     Attempt attempt = work.attempt;
     attempt.run = context_.run();
-    DCR_ASSIGN(const std::vector<PrepareResult> results, group_->prepare(attempt, sinks));
-    done.result = results.front();
+    DCR_TRY(meet({attempt.attempt, false}, context_.config().waits.send_ms, [&]() -> Status {
+      DCR_ASSIGN(const std::vector<PrepareResult> results, group_->prepare(attempt, sinks));
+      done.result = results.front();
+      return {};
+    }));
+    prepared_attempt_ = attempt.attempt;
     return payloads_->end(work.attempt.attempt);
   };
   done.status = carry_out();
@@ -172,7 +222,9 @@ OwnerWorkDone OwnerWork::carry_out(const OwnerEffect& effect) {
   }
   if (const auto* const update = std::get_if<UpdateBaseline>(&effect)) {
     const SpanTimer timer(&context_.spans(), "baseline", rank_);
-    return done_of(Kind::kUpdateBaseline, update->version, group_->commit(update->version));
+    const Status status = meet({prepared_attempt_, true}, context_.config().waits.baseline_ms,
+                               [&] { return group_->commit(update->version); });
+    return done_of(Kind::kUpdateBaseline, update->version, status);
   }
   if (const auto* const remove = std::get_if<RemoveRestores>(&effect)) {
     // Streams are numbered one above their versions.

@@ -10,8 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "dcr/ports.h"
 #include "layout/owner_plan.h"
 #include "protocol/owner.h"
+#include "run/owner_collective.h"
 #include "run/process_context.h"
 #include "run/run_model.h"
 #include "runtime/arena.h"
@@ -47,7 +49,13 @@ class OwnerWork {
   struct Sink;
 
   Status initialize();
+  Status make_collective(OwnerInput* input);
+  // First baselines, of all owners together. None is made where another version is committed, or
+  // where the others have made theirs without this life of the owner.
+  Status initialize_together();
   Status make_group();
+  // Runs a phase of the group, in a meeting with the other owners if some tensors are converted.
+  Status meet(const Meeting& meeting, std::uint64_t wait_ms, const std::function<Status()>& phase);
   void construct(const ConstructAndSend& work, const Post& post);
   void restore(const SendBaseline& work, const Post& post);
   OwnerWorkDone carry_out(const OwnerEffect& effect);
@@ -59,6 +67,10 @@ class OwnerWork {
   Arena weights_;
   std::vector<MutableByteSpan> storages_;  // in the arena
   HostSourceMemory memory_;
+  std::vector<std::unique_ptr<Converter>> converters_;
+  std::unique_ptr<ChannelCollective> collective_;  // if there are any
+  std::unique_ptr<PointedCollective> pointed_;
+  std::uint64_t prepared_attempt_ = 0;  // the last
   std::unique_ptr<Executor> executor_;  // the group's
   std::unique_ptr<Owner> owner_;
   std::unique_ptr<ObjectOwnerTransport> payloads_;

@@ -13,6 +13,8 @@
 namespace dcr {
 namespace {
 
+constexpr const char* kOwnerTable = "owner";
+
 // Edits of one letter that make one word the other.
 std::size_t distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
@@ -116,7 +118,11 @@ Status read_peers(Table& root, const char* key, std::vector<PeerConfig>* peers) 
   DCR_TRY(root.tables(key, &tables));
   for (const toml::table* const entry : tables) {
     Table table(*entry, key);
-    DCR_TRY(read_peer(table, &peers->emplace_back()));
+    PeerConfig& peer = peers->emplace_back();
+    DCR_TRY(read_peer(table, &peer));
+    if (std::string_view(key) == kOwnerTable) {
+      DCR_TRY(table.text("collective", &peer.collective, false));
+    }
     DCR_TRY(table.finish());
   }
   return {};
@@ -194,11 +200,9 @@ Status check(const RunConfig& config) {
 }
 
 void format_peer(std::ostream& out, const char* table, const PeerConfig& peer) {
-  out << "\n[[" << table << "]]\n"
-      << toml::table{{"name", peer.name},
-                     {"address", peer.address},
-                     {"public_key", peer.public_key}}
-      << "\n";
+  toml::table keys{{"name", peer.name}, {"address", peer.address}, {"public_key", peer.public_key}};
+  if (!peer.collective.empty()) keys.insert("collective", peer.collective);
+  out << "\n[[" << table << "]]\n" << keys << "\n";
 }
 
 }  // namespace
@@ -235,7 +239,7 @@ Result<RunConfig> parse_run_config(std::string_view text, const std::string& dir
   DCR_TRY(root.number("threads", &threads, 1));
   DCR_TRY(read_waits(root, &config.waits));
   DCR_TRY(read_peers(root, "coordinator", &config.coordinators));
-  DCR_TRY(read_peers(root, "owner", &config.owner_peers));
+  DCR_TRY(read_peers(root, kOwnerTable, &config.owner_peers));
   DCR_TRY(read_peers(root, "node", &config.nodes));
   DCR_TRY(read_engines(root, &config.engines));
   DCR_TRY(read_peers(root, "operator", &config.operators));
@@ -292,7 +296,7 @@ std::string format_run_config(const RunConfig& config) {
                      {"attempts_max", number(waits.attempts_max)}}
       << "\n";
   for (const PeerConfig& peer : config.coordinators) format_peer(out, "coordinator", peer);
-  for (const PeerConfig& peer : config.owner_peers) format_peer(out, "owner", peer);
+  for (const PeerConfig& peer : config.owner_peers) format_peer(out, kOwnerTable, peer);
   for (const PeerConfig& peer : config.nodes) format_peer(out, "node", peer);
   for (const EngineConfig& engine : config.engines) {
     format_peer(out, "engine", engine.gate);

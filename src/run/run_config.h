@@ -19,6 +19,8 @@ struct PeerConfig {
   std::string name;
   std::string address;     // where it listens: "tcp://host:port", "ipc:///path"
   std::string public_key;  // as `dcr keygen` prints it
+  // Of an owner: where it listens for the other owners, if some tensors are converted.
+  std::string collective = {};
 };
 
 // An engine: the receivers that serve a request together. One process has them all, and the gate.

@@ -20,6 +20,7 @@ RunConfig sample() {
   };
   config.coordinators = {peer("coordinator-0"), peer("coordinator-1")};
   config.owner_peers = {peer("owner-0"), peer("owner-1")};
+  config.owner_peers[1].collective = "tcp://127.0.0.1:2000";
   config.nodes = {peer("node-0")};
   config.engines = {{peer("engine-0"), "node-0", {peer("receiver-0"), peer("receiver-1")}}};
   config.operators = {peer("operator")};
@@ -40,6 +41,8 @@ TEST(RunConfig, WhatIsWrittenIsRead) {
   EXPECT_EQ(format_run_config(*parsed), text);
   EXPECT_EQ(parsed->waits.leader_ms, 123U);
   EXPECT_EQ(parsed->threads, 3U);
+  EXPECT_EQ(parsed->owner_peers[0].collective, "");
+  EXPECT_EQ(parsed->owner_peers[1].collective, "tcp://127.0.0.1:2000");
   ASSERT_EQ(parsed->engines.size(), 1U);
   EXPECT_EQ(parsed->engines[0].node, "node-0");
   EXPECT_EQ(parsed->engines[0].receivers[1].address, "tcp://127.0.0.1:1007");

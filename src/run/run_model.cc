@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "layout/converters.h"
 #include "layout/generators.h"
 #include "layout/layout_file.h"
 #include "runtime/file.h"
+#include "source/host_source_memory.h"
 #include "source/owner.h"
 
 namespace dcr {
@@ -23,6 +25,18 @@ Result<Layout> read_layout(const Catalogue& catalogue, const std::string& layout
   if (!text.ok()) return text.status();
   Result<Layout> parsed = parse(*text);
   return parsed.ok() ? std::move(parsed) : parsed.status().with_context(layout);
+}
+
+// Owners that convert talk to each other.
+Status check_collectives(const RunConfig& config, const Geometry& geometry) {
+  if (geometry.groups().empty()) return {};
+  for (const PeerConfig& owner : config.owner_peers) {
+    if (!owner.collective.empty()) continue;
+    return {Code::kInvalidArgument, owner.name +
+                                        " has no \"collective\", where it listens for the other "
+                                        "owners, and the layout has tensors that are converted"};
+  }
+  return {};
 }
 
 Status check_ranks(const RunConfig& config, const OwnerPlan& owners,
@@ -46,10 +60,16 @@ Status check_ranks(const RunConfig& config, const OwnerPlan& owners,
 Status plan_owners(RunModel* model) {
   std::vector<OwnerInput> inputs;
   std::vector<OwnerDeclaration> declarations;
+  HostSourceMemory memory;  // of nobody: converters are asked what they declare
+  std::vector<std::unique_ptr<Converter>> converters;
   for (std::uint32_t rank = 0; rank < model->owners(); ++rank) {
     OwnerInput input;
     input.rank = rank;
     input.tasks = model->owner_plan.rank(model->catalogue, rank).tasks;
+    for (auto& made : make_rule_converters(model->catalogue, model->owner_plan, rank, memory)) {
+      input.converters.push_back(made.get());
+      converters.push_back(std::move(made));
+    }
     DCR_ASSIGN(OwnerDeclaration declaration, declare_owner(input));
     declarations.push_back(std::move(declaration));
     inputs.push_back(std::move(input));
@@ -99,6 +119,7 @@ Result<std::unique_ptr<const RunModel>> make_run_model(const RunConfig& config) 
   DCR_ASSIGN(model->receiver_plan, ReceiverPlan::make(catalogue, std::move(receivers)));
   DCR_TRY(check_ranks(config, model->owner_plan, model->receiver_plan));
   DCR_TRY(plan_owners(model.get()));
+  DCR_TRY(check_collectives(config, *model->geometry));
   model->digest = digest_of(*model);
   return std::unique_ptr<const RunModel>(std::move(model));
 }
