@@ -7,30 +7,30 @@ namespace dcr {
 namespace {
 
 template <typename T, typename... Kinds>
-constexpr bool is_one_of = (std::is_same_v<T, Kinds> || ...);
+constexpr bool kIsOneOf = (std::is_same_v<T, Kinds> || ...);
 
 template <typename T>
 bool may_say(Role role) {
-  if (is_one_of<T, Prepare, CloseGate, OpenApply, Flush, StopAndWait, Cleanup, Look, RefitEnded>) {
+  if (kIsOneOf<T, Prepare, CloseGate, OpenApply, Flush, StopAndWait, Cleanup, Look, RefitEnded>) {
     return role == Role::kCoordinator;
   }
-  if (is_one_of<T, Prepared, AttemptFailed, Stopped>) {
+  if (kIsOneOf<T, Prepared, AttemptFailed, Stopped>) {
     return role == Role::kOwner || role == Role::kNode || role == Role::kReceiver;
   }
-  if (is_one_of<T, RefitRequest, Sent, BaselineUpdated, CleanedUp, PayloadsSent, RestoreSent,
-                BaseDigests>) {
+  if (kIsOneOf<T, RefitRequest, Sent, BaselineUpdated, CleanedUp, PayloadsSent, RestoreSent,
+               BaseDigests>) {
     return role == Role::kOwner;
   }
-  if (is_one_of<T, Staged, StagingFull, OwnerEnd, PayloadReady, StreamFailed>) {
+  if (kIsOneOf<T, Staged, StagingFull, OwnerEnd, PayloadReady, StreamFailed>) {
     return role == Role::kNode;
   }
-  if (is_one_of<T, GateClosed, Completed, Credit, RestoreRequest, BaseDigestsRequest, GateClose,
-                GateProof>) {
+  if (kIsOneOf<T, GateClosed, Completed, Credit, RestoreRequest, BaseDigestsRequest, GateClose,
+               GateProof>) {
     return role == Role::kReceiver;
   }
-  if (is_one_of<T, GateIsClosed, GateState>) return role == Role::kGate;
-  if (is_one_of<T, OperatorReply>) return role == Role::kOwner || role == Role::kGate;
-  return is_one_of<T, StatusRequest, StatusReply>;
+  if (kIsOneOf<T, GateIsClosed, GateState>) return role == Role::kGate;
+  if (kIsOneOf<T, OperatorReply>) return role == Role::kOwner || role == Role::kGate;
+  return kIsOneOf<T, StatusRequest, StatusReply>;
 }
 
 }  // namespace
