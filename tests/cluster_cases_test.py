@@ -3,16 +3,20 @@
 
     tests/cluster_cases_test.py PATH_OF_DCR [unittest arguments]
 
+CLUSTER_SEED picks the random kills of one test, CLUSTER_REFITS says how many refits it has.
 Every byte of every receiver is compared with a dense load after every refit, as `dcr local` does.
 """
 
+import json
 import os
+import random
+import subprocess
 import sys
 import unittest
 
 import cli_test
 from cli_test import WIDTH, write_checkpoint
-from cluster_test import ClusterHarness
+from cluster_test import KILLS, ClusterHarness
 
 MEBIBYTE = 1 << 20
 
@@ -95,6 +99,28 @@ class ClusterCasesTest(ClusterHarness):
         told = self.local(self.versions[:2], "--owners", "2", "--nodes", "1", "--convert",
                           "--kill", "pause:owner.1@all_reduce_flags:4,1")
         self.assertEqual((told["pauses"], told["attempts"]), (1, 1))
+
+    def test_random_kills_of_owners_that_convert(self):
+        seed = int(os.environ.get("CLUSTER_SEED", "1"))
+        refits = int(os.environ.get("CLUSTER_REFITS", "6"))
+        chosen = random.Random(seed)
+        arguments = ["local", "--from", self.versions[0], "--owners", "2", "--nodes", "2",
+                     "--convert", "--json"]
+        for i in range(refits):
+            arguments += ["--to", self.versions[(i + 1) % len(self.versions)]]
+        for role, operations in KILLS.items():
+            for _ in range(refits // 3):
+                if role == "owner":
+                    operations = ["all_reduce_flags", "convert", "send", "commit"]
+                nth = chosen.randint(1, 2 * refits if role == "owner" else 3)
+                point = f"{role}@{chosen.choice(operations)}:{nth}"
+                arguments += ["--kill", ("pause:" if chosen.random() < 0.3 else "") + point]
+        ran = subprocess.run([cli_test.DCR, *arguments], capture_output=True, text=True,
+                             timeout=120 + 60 * refits, check=False)
+        self.assertEqual(ran.returncode, 0, f"CLUSTER_SEED={seed} {ran.args}\n{ran.stderr}")
+        told = json.loads(ran.stdout)
+        self.assertGreaterEqual(told["committed_version"], refits)
+        self.assertEqual((told["bytes_differing"], told["reads_different"]), (0, 0), seed)
 
     def test_staging_overflows(self):
         told = self.local(self.versions[:2], "--owners", "2", "--nodes", "2", "--mode", "async",
