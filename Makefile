@@ -1,7 +1,7 @@
 # The short names of everything that is done here; docs/HACKING.md says more.
 # `make` builds the programs to build/release/bin/.
 
-.PHONY: release setup test test-arm64 lint demo cluster fuzz bench spec clean
+.PHONY: release setup test test-arm64 lint demo cluster fuzz bench spec mutants clean
 
 release:
 	cmake --preset release
@@ -53,6 +53,12 @@ bench: setup release
 spec:
 	tools/setup.sh spec
 	spec/run.py
+
+# Every fault that is built into the simulator on purpose has to be seen by it.
+mutants: setup
+	cmake --preset sim
+	cmake --build --preset sim --target dcr-sim
+	sim/mutants.py build/sim/bin/dcr-sim
 
 clean:
 	rm -rf build

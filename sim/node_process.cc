@@ -109,6 +109,7 @@ void NodeProcess::hand_over(const HandOver& work) {
     return world_.fail(name() + " hands over " + text_of(work.owner, work.number) +
                        ", which it has not decoded");
   }
+  world_.oracle().on_hand_over(*this, work.stream);
   if (world_.fault(world_.swarm().hand_over_lost, "payload not handed over")) return;
   SimProcess* const to = world_.find(work.receiver.name);
   if (to == nullptr || to->role() != Role::kReceiver) {

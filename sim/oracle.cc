@@ -33,8 +33,12 @@ void Oracle::on_send(const SimProcess& from, const Message& message) {
     through = std::max(through, stopped->attempt);
   } else if (const auto* const prepared = std::get_if<Prepared>(&message)) {
     fence(from);
-    std::uint64_t& last = fences_[from.name()].prepared;
-    last = std::max(last, prepared->attempt);
+    Fence& last = fences_[from.name()];
+    if (prepared->attempt <= last.stopped) {
+      world_.fail(from.name() + " is prepared for attempt " + std::to_string(prepared->attempt) +
+                  ", which it had called stopped");
+    }
+    last.prepared = std::max(last.prepared, prepared->attempt);
   }
 }
 
@@ -185,6 +189,13 @@ void Oracle::on_put(const OwnerProcess& owner, std::uint64_t attempt, bool resto
   if (restore) return;
   if (attempt <= fence(owner).stopped) {
     world_.fail(owner.name() + " sends of attempt " + std::to_string(attempt) +
+                ", which it had called stopped");
+  }
+}
+
+void Oracle::on_hand_over(const NodeProcess& node, const StreamId& stream) {
+  if (!stream.restore && stream.number <= fence(node).stopped) {
+    world_.fail(node.name() + " hands over of attempt " + std::to_string(stream.number) +
                 ", which it had called stopped");
   }
 }

@@ -9,7 +9,7 @@
 //                obsolete, or a refit that the trainer was told had failed, is never committed
 //   repair       what an attempt without commit may have written is overwritten by the next one
 //   fences       after Stopped, or Prepared for a later one, nothing of an attempt is written or
-//                sent
+//                sent or handed over, and nobody is prepared again for what it called stopped
 //   baselines    none is ahead of the commit record
 #pragma once
 
@@ -28,6 +28,7 @@ namespace dcr {
 class World;
 class SimProcess;
 class GateProcess;
+class NodeProcess;
 class OwnerProcess;
 class ReceiverProcess;
 
@@ -41,6 +42,7 @@ class Oracle {
   void on_write(const ReceiverProcess& receiver, const StreamId& stream);
   void on_open(const GateProcess& gate, std::uint32_t engine, const CommitRecord& committed);
   void on_put(const OwnerProcess& owner, std::uint64_t attempt, bool restore);
+  void on_hand_over(const NodeProcess& node, const StreamId& stream);
   void on_baseline(const OwnerProcess& owner, std::uint64_t version);
   void on_constructed(const Attempt& attempt, const PrepareResult& result);
   void on_refit(const std::string& label, const CommitRecord& committed);

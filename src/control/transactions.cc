@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/endpoint_name.h"
+#include "base/mutant.h"
 
 namespace dcr {
 namespace {
@@ -141,7 +142,7 @@ Status check_prepare(const ControlState& state, const PrepareRequest& request,
                                    " is a member or waits to become one: there is nobody to refit"};
     }
   }
-  if (last.dirty() && request.mode == AttemptMode::kMixed) {
+  if (last.dirty() && request.mode == AttemptMode::kMixed && !DCR_MUTANT("retry_is_mixed")) {
     return {Code::kConflict,
             "an earlier attempt may have written to receivers: the next one overwrites or is "
             "dense, not mixed"};
@@ -151,6 +152,7 @@ Status check_prepare(const ControlState& state, const PrepareRequest& request,
 
 // Whether an owner's receivers may hold other uncommitted weights than its candidate's.
 bool other_weights_written(const TransitionRecord& last, const OwnerCandidate& candidate) {
+  if (DCR_MUTANT("other_weights_are_not_dense")) return false;
   for (const WrittenCandidate& written : last.written) {
     if (written.owner != candidate.owner) continue;
     return written.candidate.incarnation == 0 || written.candidate != candidate.candidate;
@@ -236,6 +238,9 @@ Result<Enrolment> enrol_in(ControlState* state, const EnrolRequest& request) {
                   request.name + " is enrolled as " + std::string(role_name(found->second.role)) +
                       ", not as " + std::string(role_name(request.role)) + ": take another name");
   }
+  if (found != state->members.end() && DCR_MUTANT("enrol_keeps_incarnation")) {
+    return Enrolment{found->second.endpoint.incarnation, state->records};
+  }
   Member& member = state->members[request.name];
   const std::uint64_t overtaken = member.overtaken;
   member = Member{};
@@ -262,7 +267,8 @@ Result<Joined> join_in(ControlState* state, const JoinRequest& request) {
   DCR_TRY(check_restored(*member, request.restored));
   ControlRecords& records = state->records;
   const bool active = records.transition.state == AttemptState::kActive;
-  const bool current = !request.restored || *request.restored == records.commit.id;
+  const bool current = !request.restored || *request.restored == records.commit.id ||
+                       DCR_MUTANT("join_takes_any_version");
   if (member->state == MemberState::kMember) {
     return Joined{!active && current ? JoinOutcome::kJoined : JoinOutcome::kAdmitted, records};
   }
@@ -277,7 +283,7 @@ Result<Joined> join_in(ControlState* state, const JoinRequest& request) {
       ++after.overtaken;
     }
     after.state = MemberState::kEnrolled;
-  } else if (active) {
+  } else if (active && !DCR_MUTANT("join_in_attempt")) {
     outcome = JoinOutcome::kWaiting;
     after.state = MemberState::kWaiting;
   } else {
@@ -395,6 +401,7 @@ Result<TransitionRecord> prepare_in(ControlState* state, const PrepareRequest& r
 Result<TransitionRecord> open_in(ControlState* state, std::uint64_t attempt) {
   TransitionRecord& transition = state->records.transition;
   DCR_TRY(check_active(transition, attempt));
+  if (DCR_MUTANT("open_notes_nothing")) return transition;
   for (const OwnerBinding& owner : transition.owners) {
     note_written(&transition.written, owner.endpoint.name, owner.candidate);
   }
@@ -406,7 +413,7 @@ Result<ControlRecords> commit_in(ControlState* state, std::uint64_t attempt) {
   TransitionRecord& transition = records.transition;
   // The commit was done already and its reply lost.
   if (attempt != 0 && records.commit.id.baseline == attempt) return records;
-  DCR_TRY(check_active(transition, attempt));
+  if (!DCR_MUTANT("commit_unfenced")) DCR_TRY(check_active(transition, attempt));
   if (records.commit.id != transition.base) {
     return Status(Code::kConflict, "committed is " + text_of(records.commit.id) + ", but attempt " +
                                        std::to_string(attempt) + " was made from " +

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/digest.h"
+#include "base/mutant.h"
 #include "protocol/message_text.h"
 
 namespace dcr {
@@ -211,7 +212,8 @@ class Gathering {
     out_.request.members_revision = records_.members_revision;
     out_.request.base = records_.commit.id;
     out_.request.label = prepare.label;
-    out_.request.mode = records_.transition.dirty() ? AttemptMode::kOverwrite : AttemptMode::kMixed;
+    const bool repairs = records_.transition.dirty() && !DCR_MUTANT("retry_is_mixed");
+    out_.request.mode = repairs ? AttemptMode::kOverwrite : AttemptMode::kMixed;
     out_.request.digest = transition_digest();
   }
 

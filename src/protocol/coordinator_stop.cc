@@ -4,7 +4,6 @@
 #include <set>
 #include <utility>
 
-#include "base/mutant.h"
 #include "base/probe.h"
 #include "protocol/coordinator_machine.h"
 
@@ -94,7 +93,7 @@ void Coordinator::Machine::on_message(const Endpoint& from, const Stopped& messa
 
 void Coordinator::Machine::drive_stop() {
   const bool overdue = due(phase_since_ + options_.waits.stop_ms);
-  if (!all(kAll, &Peer::stopped) && !overdue && !DCR_MUTANT("no_stop_and_wait")) {
+  if (!all(kAll, &Peer::stopped) && !overdue) {
     if (!due(repeat_at_)) return;
     ask(kAll, &Peer::stopped, StopAndWait{record_.attempt});
     repeat_at_ = now_ + options_.waits.repeat_ms;

@@ -73,6 +73,11 @@ void Gate::on_proof(const Endpoint& from, const GateProof& message) {
     receiver->sequence = message.sequence;
     receiver->closing = receiver->answer = false;
     receiver->proof = message.resident;
+    for (Receiver& other : receivers_) {
+      if (!DCR_MUTANT("gate_opens_on_one_proof")) break;
+      other.closing = false;
+      other.proof = message.resident;
+    }
     look_ = true;
     if (state_ != State::kClosed && receiver->proof != serving_) {
       close(receiver->name + " holds another version than is served");
@@ -128,7 +133,7 @@ std::string Gate::unproven() const {
   }
   if (!committed_) return "the control plane was not read yet";
   for (const Receiver& receiver : receivers_) {
-    if (*receiver.proof != committed_->id) {
+    if (*receiver.proof != committed_->id && !DCR_MUTANT("gate_ignores_record")) {
       return receiver.name + " holds " + version_text(*receiver.proof) + "; committed is " +
              version_text(committed_->id);
     }
@@ -273,7 +278,7 @@ void Gate::answer_and_tell() {
   GateState state = this->state();
   const bool changed = state != told_;
   for (Receiver& receiver : receivers_) {
-    if (receiver.answer && state_ == State::kClosed) {
+    if (receiver.answer && (state_ == State::kClosed || DCR_MUTANT("gate_answers_before_drain"))) {
       receiver.answer = false;
       effects_->emplace_back(
           SendMessage{receiver.name, receiver.incarnation, GateIsClosed{receiver.sequence}});

@@ -137,7 +137,8 @@ void OwnerEndpoint::Machine::begin_construction() {
   attempt.target_version = prepare.base.version + 1;
   const bool dense = current_->binding.dense || baseline_ != prepare.base;
   if (dense) DCR_PROBE("an owner is dense");
-  attempt.mode = dense ? AttemptMode::kDense : prepare.mode;
+  const bool repairs = !DCR_MUTANT("retry_encodes_mixed");
+  attempt.mode = dense ? AttemptMode::kDense : repairs ? prepare.mode : AttemptMode::kMixed;
   attempt.needs = prepare.needs;
   current_->begun = true;
   prepared_ = 0;

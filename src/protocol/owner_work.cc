@@ -2,7 +2,6 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "base/mutant.h"
 #include "protocol/owner_machine.h"
 
 namespace dcr {
@@ -127,7 +126,7 @@ void OwnerEndpoint::Machine::on_message(const Endpoint& from, const RestoreReque
     send(from, RestoreSent{wanted, 0,
                            Failure{Code::kMismatch, "", options_.name + ": " + std::move(why)}});
   };
-  if (wanted != committed() && !DCR_MUTANT("owner_restores_any_version")) {
+  if (wanted != committed()) {
     return refuse(text_of(wanted) + " is asked for, and " + text_of(committed()) + " is committed");
   }
   if (restore_sent_ && restore_sent_->version == wanted) return send(from, *restore_sent_);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/mutant.h"
 #include "base/probe.h"
 #include "protocol/receiver_machine.h"
 
@@ -209,13 +210,14 @@ void ReceiverEndpoint::Machine::begin_life(const std::string& why, Milliseconds 
 
 void ReceiverEndpoint::Machine::prove_to_gate() {
   if (life_ != Life::kReady || !entitled_ || !gate_.closed() || works_.stopping()) return;
+  if (DCR_MUTANT("receiver_proves_anything")) return gate_.prove(records().commit.id, now_);
   if (resident_.whole() != records().commit.id || now_ < hold_until_) return;
   if (attempt_ && (!attempt_->asynchronous || attempt_->close)) return;
   gate_.prove(*resident_.whole(), now_);
 }
 
 void ReceiverEndpoint::Machine::repeat() {
-  if (!works_.stopping()) {
+  if (!works_.stopping() || DCR_MUTANT("receiver_stops_without_draining")) {
     for (const auto& [to, attempt] : stops_) send(to, Stopped{attempt});
     stops_.clear();
   }

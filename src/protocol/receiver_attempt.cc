@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/mutant.h"
 #include "base/probe.h"
 #include "protocol/receiver_machine.h"
 
@@ -76,7 +77,7 @@ void ReceiverEndpoint::Machine::on_prepare(const Endpoint& from, const Prepare& 
     }
     return;
   }
-  if (prepare.attempt <= fence_) return;
+  if (prepare.attempt <= fence_ && !DCR_MUTANT("receiver_without_fence")) return;
   if (finished_ == prepare.base) {
     // The attempt that was finished here was committed, it seems; K itself says so.
     DCR_PROBE("a receiver is asked for the next attempt before it has read the commit");
@@ -97,7 +98,7 @@ void ReceiverEndpoint::Machine::on_prepare(const Endpoint& from, const Prepare& 
     return fail_attempt(status, true);
   }
   begin_stream({false, prepare.attempt}, prepare.base, prepare.base.version + 1,
-               prepare.mode != AttemptMode::kMixed);
+               prepare.mode != AttemptMode::kMixed && !DCR_MUTANT("retry_encodes_mixed"));
 }
 
 // The current attempt, if it is that one. One that failed says so again.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/mutant.h"
 #include "base/probe.h"
 #include "protocol/receiver_machine.h"
 
@@ -22,6 +23,10 @@ void ReceiverEndpoint::Machine::begin_restore() {
   base_digests_.clear();
   ask_at_ = kNever;
   const VersionId version = records().commit.id;
+  if (DCR_MUTANT("receiver_restores_nothing")) {
+    restore_.emplace().version = version;
+    return restored();
+  }
   restore_ = Restore{version, std::vector<bool>(options_.owners.size()), trouble_, now_, now_};
   begin_stream({true, version.version + 1}, version, version.version, true);
 }

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/mutant.h"
 #include "base/probe.h"
 #include "protocol/receiver_machine.h"
 
@@ -110,12 +111,14 @@ void ReceiverEndpoint::Machine::stream_work_done(const ReceiverWorkDone& done) {
 
 bool ReceiverEndpoint::Machine::may_apply() const {
   if (!gate_.closed()) return false;
-  return attempt_ ? attempt_->open && attempt_->state == Attempt::State::kPrepared
+  const bool open = attempt_ && (attempt_->open || DCR_MUTANT("receiver_applies_unopened"));
+  return attempt_ ? open && attempt_->state == Attempt::State::kPrepared
                   : life_ == Life::kRestoring;
 }
 
 bool ReceiverEndpoint::Machine::may_finish() const {
-  return may_apply() && (!attempt_ || attempt_->flush) && stream_->arrivals.complete();
+  return may_apply() && (!attempt_ || attempt_->flush) &&
+         (stream_->arrivals.complete() || DCR_MUTANT("receiver_finishes_early"));
 }
 
 void ReceiverEndpoint::Machine::drive_stream() {
@@ -127,7 +130,9 @@ void ReceiverEndpoint::Machine::drive_stream() {
     // The only work that writes. From here on the storage is no version.
     DCR_ASSERT(gate_.closed());
     if (attempt_) {
-      resident_.begin_writing(attempt_->base, attempt_->owners);
+      if (!DCR_MUTANT("receiver_forgets_writing")) {
+        resident_.begin_writing(attempt_->base, attempt_->owners);
+      }
     } else {
       resident_.set_unknown();
     }

@@ -84,6 +84,9 @@ Status Applier::run_tasks(std::span<const Task> tasks, ApplyMode mode, ReceiverC
             ? apply_checked(memory_, task.target, positions, values, &applied, &counts->checked)
             : memory_.apply(task.target, positions, values, mode, &applied);
     if (!status.ok()) return about_tensor(catalogue_[task.item->header.tensor], status);
+    if (DCR_MUTANT("receiver_applies_twice")) {
+      DCR_TRY(memory_.apply(task.target, positions, values, mode, &applied));
+    }
   }
   counts->destinations += applied.words;
   counts->different += applied.different;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/mutant.h"
 #include "receiver/attempt_items.h"
 #include "tensor/text.h"
 
@@ -268,6 +269,10 @@ Result<std::uint64_t> Receiver::apply() {
   DCR_TRY(state.check_active());
   std::uint64_t applied = 0;
   while (const std::shared_ptr<const DecodedPayload> payload = state.staging.pop()) {
+    if (DCR_MUTANT("retry_skips_payload") && state.attempt.overwrite_only && applied == 0) {
+      ++applied;
+      continue;
+    }
     const Status status = state.applier.apply(*payload, state.attempt.mode, &state.counts);
     if (!status.ok()) {
       return state.fail(status.with_context("payload " + std::to_string(payload->header.number) +
@@ -281,7 +286,7 @@ Result<std::uint64_t> Receiver::apply() {
 Result<ReceiverCounts> Receiver::finish() {
   State& state = *state_;
   DCR_TRY(state.check_active());
-  if (!state.staging.complete()) {
+  if (!state.staging.complete() && !DCR_MUTANT("receiver_finishes_early")) {
     return Status(Code::kMismatch, state.staging.missing() + " has not been applied");
   }
   Status status = state.applier.finish();

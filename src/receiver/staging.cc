@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/mutant.h"
+
 namespace dcr {
 
 namespace {
@@ -17,7 +19,7 @@ void Staging::begin(std::uint32_t owners) {
   ends_.assign(owners, std::nullopt);
   beyond_.assign(owners, 0);
   seen_.clear();
-  waiting_.clear();
+  if (!DCR_MUTANT("staging_keeps_payloads")) waiting_.clear();
   bytes_ = 0;
   number_ = 0;
   owner_ = 0;

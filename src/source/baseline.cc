@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/mutant.h"
 #include "source/geometry.h"
 
 namespace dcr {
@@ -16,6 +17,7 @@ Lane BaselineReader::sending(Buckets* buckets, std::uint32_t owner) {
   std::sort(pieces_.begin(), pieces_.end(), [](const BaselinePiece& a, const BaselinePiece& b) {
     return std::make_pair(a.tensor, a.box.offset) < std::make_pair(b.tensor, b.box.offset);
   });
+  if (DCR_MUTANT("restore_forgets_piece") && !pieces_.empty()) pieces_.pop_back();
   digests_.clear();
   lane_pieces_.clear();
   for (const BaselinePiece& piece : pieces_) {

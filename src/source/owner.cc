@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/mutant.h"
 #include "simd/kernels.h"
 #include "tensor/cast.h"
 #include "tensor/text.h"
@@ -159,7 +160,7 @@ Piece Owner::attempt_piece(std::size_t index) const {
   if (piece.tensor == kNoTensor) return piece;
   const Need need = attempt_.needs.empty() ? Need::kAny : attempt_.needs[piece.tensor];
   const bool overwrite = attempt_.mode == AttemptMode::kOverwrite || need == Need::kOverwrite;
-  piece.send = need != Need::kSkip;
+  piece.send = need != Need::kSkip && !(DCR_MUTANT("owner_forgets_piece") && index == 0);
   piece.whole = dense_ || need == Need::kDense;
   piece.choice = overwrite ? EncodingChoice::kOverwrite : attempt_.mixed;
   return piece;
@@ -175,7 +176,7 @@ Lane Owner::storing() {
   lane_pieces_.clear();
   storing_.indices.clear();
   for (std::uint32_t i = 0; i < findings_.size(); ++i) {
-    if (!findings_[i].changed) continue;
+    if (!findings_[i].changed || (DCR_MUTANT("baseline_forgets_piece") && i == 0)) continue;
     storing_.indices.push_back(i);
     lane_pieces_.push_back(plan_.pieces[i]);
     lane_pieces_.back().send = false;
@@ -229,6 +230,10 @@ Status Owner::load(std::uint64_t index, const Piece& piece, PieceBuffers* buffer
     if (compare) changes += kernels().count_changes(piece.width, part);
     if (piece.whole) part.old_words = nullptr;
     if (piece.send) scan(part);
+    if (DCR_MUTANT("owner_updates_early")) {
+      std::copy(out.begin(), out.end(),
+                arena_.bytes().begin() + static_cast<std::ptrdiff_t>(source.arena_offset + at));
+    }
     at += out.size();
   }
   arena_.release(source.arena_offset, bytes);

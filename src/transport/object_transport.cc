@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/mutant.h"
 #include "transport/end_object.h"
 
 namespace dcr {
@@ -89,6 +90,7 @@ Status ObjectOwnerTransport::end(std::uint64_t attempt) {
   DCR_TRY(check_current(attempt));
   // No payload follows, also if this comes to nothing: it may have been written.
   ended_ = true;
+  if (DCR_MUTANT("end_forgets_payload") && !sent_.payloads.empty()) sent_.payloads.pop_back();
   const EndPlace place{options_.run, attempt, owner_, options_.owners};
   return as_conflict(
       store_.put(key(attempt, std::nullopt), encode_end(place, sent_, options_.key)));
@@ -111,6 +113,7 @@ Status ObjectOwnerTransport::stop_and_wait(std::uint64_t attempt) {
 Status ObjectOwnerTransport::cleanup(std::uint64_t attempt) {
   const std::lock_guard<std::mutex> lock(mutex_);
   stop(attempt);
+  if (DCR_MUTANT("cleanup_leaves_attempt")) --attempt;
   return store_.remove_attempts(options_.run, attempt);
 }
 
