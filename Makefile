@@ -25,13 +25,16 @@ lint: setup
 demo: setup release
 	demo/run.sh
 
-# A long run of real processes that are killed and stopped at random; the seed is printed.
+# Long runs of real processes: one in which they are killed and stopped at random (the seed is
+# printed), one through so many transitions that memory would show what grows.
 CLUSTER_REFITS ?= 50
+CLUSTER_TRANSITIONS ?= 1000
 CLUSTER_SEED := $(or $(CLUSTER_SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
 cluster: setup release
 	@echo "CLUSTER_SEED=$(CLUSTER_SEED)"
-	CLUSTER_SEED=$(CLUSTER_SEED) CLUSTER_REFITS=$(CLUSTER_REFITS) python3 tests/cluster_test.py \
-	  build/release/bin/dcr ClusterTest.test_random_kills
+	CLUSTER_SEED=$(CLUSTER_SEED) CLUSTER_REFITS=$(CLUSTER_REFITS) \
+	  CLUSTER_TRANSITIONS=$(CLUSTER_TRANSITIONS) python3 tests/cluster_test.py \
+	  build/release/bin/dcr ClusterTest.test_random_kills ClusterTest.test_memory_stays_as_it_is
 
 # FUZZ_SECONDS for each target.
 FUZZ_SECONDS ?= 300

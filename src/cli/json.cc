@@ -1,5 +1,6 @@
 #include "cli/json.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -49,6 +50,21 @@ Json reply_of(const StatusReply& reply) {
           {"held_version", reply.held ? Json(reply.held->version) : Json()},
           {"gate_open", reply.gate_open},
           {"gate_reason", reply.gate_reason}};
+}
+
+Json engines_json(const std::vector<EngineStatus>& engines, std::uint64_t committed) {
+  Json list = Json::array();
+  for (const EngineStatus& engine : engines) {
+    Json entry = {{"name", engine.name}, {"answered", engine.answered}};
+    entry["gate"] = engine.answered ? Json(engine.open ? "open" : "closed") : Json();
+    entry["reason"] = engine.reason;
+    entry["gate_for_seconds"] = engine.answered ? Json(engine.seconds) : Json();
+    entry["held_version"] = engine.held ? Json(*engine.held) : Json();
+    entry["committed_version"] = committed;
+    entry["lag"] = engine.held ? Json(committed - std::min(*engine.held, committed)) : Json();
+    list.push_back(std::move(entry));
+  }
+  return list;
 }
 
 }  // namespace
@@ -225,16 +241,41 @@ std::string run_refit_json(const RefitReport& report) {
   json["attempts"] = report.attempts;
   json["payload_bytes"] = report.payload_bytes;
   json["without_baseline"] = report.without_baseline;
+  json["gate_closed_early"] = nullptr;
+  if (report.gate_closed_early) {
+    json["gate_closed_early"] = {
+        {"reason", report.gate_closed_early->reason},
+        {"seconds", 1e-3 * static_cast<double>(report.gate_closed_early->after_ms)}};
+  }
   return print(json);
 }
 
-std::string status_json(const RunStatus& status) {
+std::string status_json(const RunStatus& status, const std::vector<EngineStatus>& engines,
+                        const RunCounts& counts) {
   const ControlRecords& records = status.membership.records;
+  const auto known = [](bool answered, auto value) { return answered ? Json(value) : Json(); };
+  const bool gates = counts.engines.engines > 0;
+  const bool owners = counts.owners > 0;
   Json json;
   json["committed_version"] = records.commit.id.version;
   json["label"] = records.commit.label;
+  json["attempts"] = records.transition.attempt;
+  json["kills"] = nullptr;  // nobody counts them in a cluster whose processes nobody watches
+  json["refits"] = records.commit.id.version;
+  json["receivers"] = std::count_if(
+      status.membership.members.begin(), status.membership.members.end(), [](const Member& member) {
+        return member.role == Role::kReceiver && member.state == MemberState::kMember;
+      });
+  json["bytes_compared"] = known(gates, counts.engines.bytes_compared);
+  json["bytes_differing"] = known(gates, counts.engines.bytes_differing);
+  json["reads"] = known(gates, counts.engines.reads);
+  json["reads_different"] = known(gates, counts.engines.reads_different);
+  json["gate_seconds"] = known(gates, counts.engines.gate_seconds);
+  json["seconds"] = known(owners, counts.refit_seconds);
+  json["payload_bytes"] = known(owners, counts.payload_bytes);
   json["transition"] = transition_of(records.transition);
   json["leader"] = records.leader.holder.name;
+  json["engines"] = engines_json(engines, records.commit.id.version);
   json["endpoints"] = Json::array();
   for (const Member& member : status.membership.members) {
     const char* const states[] = {"enrolled", "waiting", "member"};
@@ -280,6 +321,16 @@ std::string local_json(const LocalResult& result) {
   json["seconds"] = result.seconds;
   json["payload_bytes"] = result.payload_bytes;
   json["not_reached"] = result.not_reached;
+  json["gate_closed_early"] = Json::array();
+  for (const LocalEarlyClose& early : result.gates_closed_early) {
+    json["gate_closed_early"].push_back(
+        {{"version", early.version}, {"reason", early.reason}, {"seconds", early.seconds}});
+  }
+  json["windows"] = Json::array();
+  for (const LocalWindow& window : result.windows) {
+    json["windows"].push_back(
+        {{"version", window.version}, {"begin", window.begin}, {"end", window.end}});
+  }
   json["spans"] = Json::array();
   for (const LocalSpan& span : result.spans) {
     json["spans"].push_back({{"stage", span.stage},

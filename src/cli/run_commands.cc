@@ -147,7 +147,13 @@ Result<Outcome> call_status(const CommandLine& line, ProcessContext& context,
   EventQueue<bool> nothing;
   do {
     DCR_ASSIGN(const RunStatus status, as->status(kStatusWaitMs));
-    outcome.text = line.json ? status_json(status) : status_text(status);
+    const std::vector<EngineStatus> engines = engines_of(context.config(), status);
+    if (line.json) {
+      DCR_ASSIGN(const RunCounts counts, as->counts(kStatusWaitMs));
+      outcome.text = status_json(status, engines, counts);
+    } else {
+      outcome.text = status_text(status, engines);
+    }
     if (!line.run.watch) break;
     if (say) say(outcome.text);
     nothing.pop(kWatchMs);

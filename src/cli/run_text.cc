@@ -22,8 +22,22 @@ std::string transition_text(const TransitionRecord& transition) {
                      transition.dirty() ? ", some of it may be written" : "");
 }
 
-std::string held_text(const StatusReply& reply) {
-  return reply.held ? fmt::format("holds version {}", reply.held->version) : "holds no version";
+std::string held_text(const std::optional<std::uint64_t>& version) {
+  return version ? fmt::format("holds version {}", *version) : "holds no version";
+}
+
+// "open for 3.0 s, holds version 2, committed is version 3: 1 version behind".
+std::string engine_text(const EngineStatus& engine, std::uint64_t committed) {
+  std::string text = "gate is silent";
+  if (engine.answered) {
+    text = fmt::format("{} for {}", engine.open ? "open" : "closed", seconds_text(engine.seconds));
+    if (!engine.open) text += ": " + printable(engine.reason);
+  }
+  text += fmt::format("; {}, committed is version {}", held_text(engine.held), committed);
+  if (engine.held && *engine.held < committed) {
+    text += fmt::format(": {} behind", counted(committed - *engine.held, "version"));
+  }
+  return text;
 }
 
 }  // namespace
@@ -36,16 +50,27 @@ std::string run_refit_text(const RefitReport& report) {
     text += fmt::format("without baseline, their next refit sends everything: {}\n",
                         fmt::join(report.without_baseline, ", "));
   }
+  if (report.gate_closed_early) {
+    text +=
+        fmt::format("gates were closed early, {} after the attempt was prepared: {}\n",
+                    seconds_text(1e-3 * static_cast<double>(report.gate_closed_early->after_ms)),
+                    printable(report.gate_closed_early->reason));
+  }
   return text;
 }
 
-std::string status_text(const RunStatus& status) {
+std::string status_text(const RunStatus& status, const std::vector<EngineStatus>& engines) {
   const ControlRecords& records = status.membership.records;
   std::string text =
       fmt::format("committed: {}\ntransition: {}\nleader: {}\n", version_text(records.commit),
                   transition_text(records.transition),
                   records.leader.holder.name.empty() ? "nobody" : records.leader.holder.name);
+  for (const EngineStatus& engine : engines) {
+    text +=
+        fmt::format("engine {}: {}\n", engine.name, engine_text(engine, records.commit.id.version));
+  }
   for (const Member& member : status.membership.members) {
+    if (member.role == Role::kGate) continue;  // it is the engine's
     const char* const states[] = {"enrolled", "waiting", "member"};
     text += fmt::format("{} {}: {}", role_name(member.role), member.endpoint.name,
                         states[static_cast<unsigned>(member.state)]);
@@ -58,14 +83,7 @@ std::string status_text(const RunStatus& status) {
     text += ", " + printable(reply.state);
     if (!reply.detail.empty()) text += " (" + printable(reply.detail) + ")";
     if (member.role == Role::kReceiver || member.role == Role::kOwner) {
-      text += ", " + held_text(reply);
-    }
-    if (member.role == Role::kReceiver && reply.held) {
-      const std::uint64_t lag = records.commit.id.version - reply.held->version;
-      if (lag > 0) text += fmt::format(", {} behind", counted(lag, "version"));
-    }
-    if (member.role == Role::kGate) {
-      text += reply.gate_open ? ", open" : ", closed: " + printable(reply.gate_reason);
+      text += ", " + held_text(reply.held ? std::optional(reply.held->version) : std::nullopt);
     }
     text += "\n";
   }
@@ -108,6 +126,11 @@ std::string local_text(const LocalResult& result) {
       result.bytes_differing == 0 ? std::string("none") : bytes_text(result.bytes_differing),
       seconds_text(result.gate_seconds), counted(result.reads, "read"),
       result.reads_different == 0 ? std::string("none") : count_text(result.reads_different));
+  for (const LocalEarlyClose& early : result.gates_closed_early) {
+    text +=
+        fmt::format("version {}: gates were closed early, {} after the attempt was prepared: {}\n",
+                    early.version, seconds_text(early.seconds), printable(early.reason));
+  }
   return text;
 }
 

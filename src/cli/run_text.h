@@ -11,7 +11,7 @@ namespace dcr {
 
 // Each ends with a newline.
 std::string run_refit_text(const RefitReport& report);
-std::string status_text(const RunStatus& status);
+std::string status_text(const RunStatus& status, const std::vector<EngineStatus>& engines);
 std::string abort_text(const ControlRecords& before, const ControlRecords& after);
 std::string restore_text(const std::vector<std::string>& receivers);
 std::string local_text(const LocalResult& result);

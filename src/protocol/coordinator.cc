@@ -260,6 +260,7 @@ void Coordinator::Machine::lose(const std::string& why) {
   record_ = {};
   attempts_ = 0;
   retired_ = rejected_ = false;
+  closed_early_.reset();
   seen_.reset();
   session_.look();
   enter(Phase::kFollow);

@@ -46,8 +46,9 @@ void Coordinator::Machine::on_message(const Endpoint& from, const StagingFull& m
   if (peer == nullptr || peer->role != Role::kNode || closing_ || !prepare_.asynchronous) return;
   if (!staging_full_) {
     DCR_PROBE("staging is full before everything has come");
-    note(attempt_text() + ": gate_closed_early: " + name_of(*peer) +
-         " has no room for what receivers have not applied");
+    closed_early_ = {name_of(*peer) + " has no room for what receivers have not applied",
+                     now_ - phase_since_};
+    note(attempt_text() + ": gate_closed_early: " + closed_early_->reason);
   }
   staging_full_ = true;
 }

@@ -75,8 +75,17 @@ TEST_F(CoordinatorTest, StagingThatIsFullClosesGatesEarly) {
   });
   refit("step 1", true);
   ASSERT_TRUE(refit_ends(0)) << all_notes();
-  EXPECT_TRUE(noted("gate_closed_early"));
+  const std::string node =
+      "node-1 (incarnation " + std::to_string(endpoints["node-1"].endpoint.incarnation) + ")";
+  const EarlyClose early{node + " has no room for what receivers have not applied", 0};
+  EXPECT_TRUE(noted("gate_closed_early: " + early.reason));
+  EXPECT_EQ(ended("owner-0")[0].gate_closed_early, early);
   EXPECT_EQ(version(), 1U);
+  // The next refit has another story.
+  script = nullptr;
+  refit("step 2", true);
+  ASSERT_TRUE(refit_ends(waits.look_ms + waits.repeat_ms)) << all_notes();
+  EXPECT_EQ(ended("owner-0").back().gate_closed_early, std::nullopt);
 }
 
 TEST_F(CoordinatorTest, NothingOpensBeforeEveryGateIsClosedAndEverybodyIsPrepared) {

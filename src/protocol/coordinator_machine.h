@@ -228,6 +228,7 @@ class Coordinator::Machine {
   std::uint64_t attempts_ = 0;
   bool retired_ = false;                        // an engine, in it
   bool rejected_ = false;                       // the last attempt was, before anything was opened
+  std::optional<EarlyClose> closed_early_;      // the last of its attempts for which it happened
   Status failure_;                              // of the last attempt
   std::map<std::string, std::uint64_t> blame_;  // failures of receivers since they last completed
   Phase after_bar_ = Phase::kGather;

@@ -243,8 +243,8 @@ void Coordinator::Machine::end_refits(const std::optional<Failure>& failure,
       continue;
     }
     const RefitRequest& request = asked->second.request;
-    const RefitEnded ended{request.candidate, committed_, failure,
-                           attempts_,         without,    request.call};
+    const RefitEnded ended{request.candidate, committed_,   failure,      attempts_,
+                           without,           request.call, closed_early_};
     answered_[asked->first] = ended;
     send(asked->second.owner, ended);
     asked = asked_.erase(asked);
@@ -252,6 +252,7 @@ void Coordinator::Machine::end_refits(const std::optional<Failure>& failure,
   gathered_.reset();
   attempts_ = 0;
   retired_ = rejected_ = false;
+  closed_early_.reset();
 }
 
 }  // namespace dcr

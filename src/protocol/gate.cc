@@ -208,6 +208,8 @@ void Gate::advance() {
   watch_drain();
   answer_and_tell();
   call_control();
+  const bool is_open = state_ == State::kOpen;
+  if (is_open != std::exchange(stood_open_, is_open)) stands_since_ = now_;
 }
 
 void Gate::follow_session() {
@@ -343,7 +345,7 @@ StatusReply Gate::status() const {
   if (state_ != State::kClosed) reply.held = serving_;
   reply.gate_open = state_ == State::kOpen;
   reply.gate_reason = reason();
-  reply.detail = reply.gate_reason;
+  reply.gate_for_ms = now_ - stands_since_;
   return reply;
 }
 

@@ -70,7 +70,10 @@ class Gate {
     Milliseconds tell_at = 0;  // say again how the gate stands
   };
 
-  void on(const Started&) { session_.start(now_); }
+  void on(const Started&) {
+    session_.start(now_);
+    stands_since_ = now_;
+  }
   void on(const TimePassed&) {}
   void on(const MessageArrived& event);
   void on(const ControlAnswered& event);
@@ -95,6 +98,8 @@ class Gate {
   GateOptions options_;
   std::vector<Receiver> receivers_;
   Milliseconds now_ = 0;
+  bool stood_open_ = false;  // as status() says
+  Milliseconds stands_since_ = 0;
   std::vector<GateEffect>* effects_ = nullptr;
   bool ended_ = false;
   MemberSession session_;

@@ -199,6 +199,20 @@ TEST_F(GateTest, OpensForTheNextVersionOnlyWhenKNamesIt) {
   EXPECT_EQ(gate->status().held, (VersionId{1, 1}));
 }
 
+TEST_F(GateTest, SaysForHowLongItHasBeenOpenOrNot) {
+  become_open();
+  pass(300);
+  EXPECT_EQ(gate->status().gate_for_ms, 300U);
+  close(0, 3);
+  drained();
+  pass(50);
+  prove(0, 4);
+  EXPECT_EQ(gate->status().gate_for_ms, 50U);  // whatever it waits for
+  opened();
+  EXPECT_TRUE(gate->status().gate_open);
+  EXPECT_EQ(gate->status().gate_for_ms, 0U);
+}
+
 TEST_F(GateTest, VersionsThatDifferKeepItClosed) {
   step(Started{});
   commit();

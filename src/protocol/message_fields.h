@@ -171,6 +171,11 @@ void fields(Io& io, typename Io::template Of<Cleanup>& message) {
 template <typename Io>
 void fields(Io& /*io*/, typename Io::template Of<Look>& /*message*/) {}
 template <typename Io>
+void fields(Io& io, typename Io::template Of<EarlyClose>& closed) {
+  io.text("reason", closed.reason, kMessageTextBytesMax);
+  io.number("after", closed.after_ms, 0, kAnyNumber);
+}
+template <typename Io>
 void fields(Io& io, typename Io::template Of<RefitEnded>& message) {
   fields(io, message.candidate);
   fields(io, message.committed);
@@ -179,6 +184,7 @@ void fields(Io& io, typename Io::template Of<RefitEnded>& message) {
   io.list("without baseline", message.without_baseline, kEndpointsMax,
           [](auto& list, auto& name) { list.name("name", name); });
   io.number("call", message.call);
+  io.optional("gate closed early", message.gate_closed_early, kFields);
 }
 
 // ---- everybody bound → coordinator
@@ -304,12 +310,13 @@ void fields(Io& io, typename Io::template Of<StatusReply>& message) {
   io.optional("held", message.held, kFields);
   io.flag("gate open", message.gate_open);
   io.text("gate reason", message.gate_reason, kMessageTextBytesMax);
+  io.number("gate for", message.gate_for_ms, 0, kAnyNumber);
 }
 
 template <typename Io>
 void fields(Io& io, typename Io::template Of<OperatorCommand>& message) {
   io.number("id", message.id, 1);
-  io.choice("kind", message.kind, OperatorCommand::Kind::kRefit, OperatorCommand::Kind::kVerify);
+  io.choice("kind", message.kind, OperatorCommand::Kind::kRefit, OperatorCommand::Kind::kCount);
   io.text("path", message.path, kMessageTextBytesMax);
   io.text("label", message.label, kLabelBytesMax);
   io.flag("asynchronous", message.asynchronous);
@@ -329,6 +336,8 @@ void fields(Io& io, typename Io::template Of<OperatorReply>& message) {
   io.number("reads", message.reads, 0, kAnyNumber);
   io.number("reads different", message.reads_different, 0, kAnyNumber);
   io.number("gate closed", message.gate_closed_ms, 0, kAnyNumber);
+  io.optional("gate closed early", message.gate_closed_early, kFields);
+  io.number("refits took", message.refit_ms, 0, kAnyNumber);
 }
 
 // ---- what joins say

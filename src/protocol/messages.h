@@ -132,6 +132,14 @@ struct Look {
   bool operator==(const Look&) const = default;
 };
 
+// An asynchronous attempt had to close gates before everything was staged, and went on as a
+// synchronous one (DESIGN §8 rule 10: `gate_closed_early`).
+struct EarlyClose {
+  std::string reason;          // names the node
+  std::uint64_t after_ms = 0;  // since the attempt was prepared
+  bool operator==(const EarlyClose&) const = default;
+};
+
 // To owners: how their refit ended, for good. `committed` is K then.
 struct RefitEnded {
   Candidate candidate;  // of the addressee's request
@@ -141,6 +149,7 @@ struct RefitEnded {
   std::vector<std::string> without_baseline;  // owners that are dense next time
   // Of the addressee's request; 0: whichever asks for that candidate, which is committed.
   std::uint64_t call = 1;
+  std::optional<EarlyClose> gate_closed_early;  // of its last attempt for which that happened
   bool operator==(const RefitEnded&) const = default;
 };
 
@@ -296,8 +305,9 @@ struct StatusReply {
   std::string detail;
   std::uint64_t attempt = 0;
   std::optional<VersionId> held;  // of a receiver: resident; of an owner: baseline
-  bool gate_open = false;         // of a receiver
+  bool gate_open = false;         // of a gate or a receiver
   std::string gate_reason;
+  std::uint64_t gate_for_ms = 0;  // of a gate: that it has been open, or not open
   bool operator==(const StatusReply&) const = default;
 };
 
@@ -306,6 +316,7 @@ struct OperatorCommand {
   enum class Kind : std::uint8_t {
     kRefit = 0,   // to owners: load the checkpoint at `path` and refit it under `label`
     kVerify = 1,  // to gates: compare all weights of the engine with a dense load of `path`
+    kCount = 2,   // to gates and owners: what they have counted since their process began
   };
   std::uint64_t id = 0;  // of the operator's commands
   Kind kind = Kind::kRefit;
@@ -321,14 +332,17 @@ struct OperatorReply {
   // kRefit
   CommitRecord committed;
   std::uint64_t attempts = 0;
-  std::uint64_t payload_bytes = 0;            // of the sender's, in the attempt that was committed
+  // Of the sender's, in the attempt that was committed; of kCount, in all those.
+  std::uint64_t payload_bytes = 0;
   std::vector<std::string> without_baseline;  // owners that are dense next time
-  // kVerify
+  // kVerify: of this one; kCount: of all
   std::uint64_t bytes_compared = 0;
   std::uint64_t bytes_differing = 0;
   std::uint64_t reads = 0;            // of all weights while the gate was open, since the start
   std::uint64_t reads_different = 0;  // of those, the ones that were not their label's version
   std::uint64_t gate_closed_ms = 0;   // since it first opened
+  std::optional<EarlyClose> gate_closed_early;  // kRefit
+  std::uint64_t refit_ms = 0;                   // kCount: of all refits, until they returned
   bool operator==(const OperatorReply&) const = default;
 };
 

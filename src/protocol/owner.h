@@ -95,6 +95,7 @@ struct RefitFinished {
   CommitRecord committed;
   std::uint64_t attempts = 0;
   std::vector<std::string> without_baseline;
+  std::optional<EarlyClose> gate_closed_early;
 };
 
 using OwnerEvent = std::variant<Started, TimePassed, MessageArrived, ControlAnswered, OwnerProgress,

@@ -135,6 +135,7 @@ void OwnerEndpoint::Machine::finish_refit(Status status) {
   if (refit_->ended) {
     finished.attempts = refit_->ended->attempts;
     finished.without_baseline = refit_->ended->without_baseline;
+    finished.gate_closed_early = refit_->ended->gate_closed_early;
   }
   // What others heard of this owner may be late.
   std::erase(finished.without_baseline, options_.name);

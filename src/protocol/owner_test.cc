@@ -5,112 +5,13 @@
 #include <algorithm>
 
 #include "base/prng.h"
-#include "protocol/test_driver.h"
+#include "protocol/test_owner.h"
 #include "tests/support/campaign.h"
 
 namespace dcr {
 namespace {
 
 using Kind = OwnerWorkDone::Kind;
-using Driver = TestDriver<OwnerEndpoint, OwnerEvent, OwnerEffect>;
-
-OwnerWorkDone done_of(Kind kind, std::uint64_t number, Status status = {}) {
-  OwnerWorkDone done;
-  done.kind = kind;
-  done.number = number;
-  done.status = std::move(status);
-  done.result.mode = AttemptMode::kMixed;
-  done.result.pipeline.payloads = 3;
-  done.result.pipeline.payload_bytes = 300;
-  done.result.changed_source_elements = 30;
-  return done;
-}
-
-class OwnerEndpointTest : public testing::Test {
- public:
-  OwnerEndpointTest() {
-    world.lead();
-    node = world.member("node-0", Role::kNode);
-    receiver = world.member("receiver-0", Role::kReceiver);
-    start(VersionId{});
-  }
-
-  void start(std::optional<VersionId> baseline) {
-    OwnerEndpointOptions options;
-    options.name = "owner-0";
-    options.details = {0, 1, {}};
-    options.elements = 1000;
-    owner = std::make_unique<Driver>(OwnerEndpoint(options, baseline), world.control);
-    owner->step(Started{});
-    owner->pass(0);
-  }
-  void call_refit(bool same_candidate = false) {
-    owner->step(RefitCalled{"next", false, same_candidate});
-  }
-  Candidate candidate() {
-    const auto requests = owner->take<RefitRequest>();
-    if (!requests.empty()) candidate_ = requests.back().second.candidate;
-    return candidate_;
-  }
-  // The control plane's attempt, and its Prepare.
-  Prepare prepare(AttemptMode mode = AttemptMode::kMixed) {
-    const TransitionRecord record = world.prepare({{"owner-0", candidate()}}, mode);
-    Prepare message;
-    message.attempt = record.attempt;
-    message.base = record.base;
-    message.label = record.label;
-    message.mode = record.mode;
-    message.owners = record.owners;
-    message.nodes = record.nodes;
-    message.receivers = {{receiver, "engine", "node-0"}};
-    message.needs = {Need::kAny, Need::kDense};
-    return message;
-  }
-  // Up to everything sent.
-  Prepare construct() {
-    const Prepare message = prepare();
-    owner->receive(world.leader, message);
-    sweep(message.attempt);
-    EXPECT_EQ(owner->take_work<ConstructAndSend>().attempt.attempt, message.attempt);
-    owner->step(done_of(Kind::kConstructAndSend, message.attempt));
-    EXPECT_EQ(owner->take<Sent>().size(), 1U);
-    return message;
-  }
-  // The removal of what earlier attempts left behind, if it comes.
-  void sweep(std::uint64_t attempt) {
-    if (owner->work.empty()) return;
-    if (!std::holds_alternative<RemovePayloads>(owner->work.front())) return;
-    EXPECT_EQ(owner->take_work<RemovePayloads>().attempt, attempt - 1);
-    owner->step(done_of(Kind::kRemovePayloads, attempt - 1));
-  }
-  // Lets old restore streams go, if it is time for that.
-  void remove_restores() {
-    if (owner->work.empty()) return;
-    if (!std::holds_alternative<RemoveRestores>(owner->work.front())) return;
-    owner->step(done_of(Kind::kRemoveRestores, owner->take_work<RemoveRestores>().version));
-  }
-  void commit(std::uint64_t attempt) { ASSERT_TRUE(world.control.commit(attempt).ok()); }
-  // A whole refit, with its baseline.
-  void refit() {
-    call_refit();
-    const Prepare message = construct();
-    commit(message.attempt);
-    owner->receive(world.leader, Look{});
-    EXPECT_EQ(owner->take_work<UpdateBaseline>().version, message.base.version + 1);
-    owner->step(done_of(Kind::kUpdateBaseline, message.base.version + 1));
-    remove_restores();
-    owner->receive(world.leader,
-                   RefitEnded{candidate_, world.control.read()->commit, std::nullopt, 1, {}, 0});
-    EXPECT_TRUE(owner->take_work<RefitFinished>().status.ok());
-  }
-
-  TestControl world;
-  Endpoint node, receiver;
-  std::unique_ptr<Driver> owner;
-
- protected:
-  Candidate candidate_;
-};
 
 TEST_F(OwnerEndpointTest, JoinsAndAsksTheLeaderUntilTheRefitEnds) {
   EXPECT_EQ(owner->machine.incarnation(),
@@ -355,11 +256,14 @@ TEST_F(OwnerEndpointTest, SaysThatItHasNoBaseline) {
   owner->step(done_of(Kind::kUpdateBaseline, 1, {Code::kMismatch, "it changed", "w"}));
   EXPECT_EQ(owner->take<BaselineUpdated>()[0].second,
             (BaselineUpdated{{1, 1}, Failure{Code::kMismatch, "w", "it changed"}}));
-  owner->receive(world.leader, RefitEnded{candidate_, {{1, 1}, "next"}, std::nullopt, 2, {}});
+  const EarlyClose early{"node-0 has no room", 1200};
+  owner->receive(world.leader,
+                 RefitEnded{candidate_, {{1, 1}, "next"}, std::nullopt, 2, {}, 1, early});
   while (!std::holds_alternative<RefitFinished>(owner->work.front())) owner->work.pop_front();
   const RefitFinished finished = owner->take_work<RefitFinished>();
   EXPECT_TRUE(finished.status.ok());
   EXPECT_EQ(finished.attempts, 2U);
+  EXPECT_EQ(finished.gate_closed_early, early);
   EXPECT_EQ(finished.without_baseline, (std::vector<std::string>{"owner-0"}));
 }
 
@@ -419,7 +323,7 @@ TEST_F(OwnerEndpointTest, AFailedRefitEndsWhenNothingIsSentAnyMore) {
   call_refit();
   const Prepare message = construct();
   ASSERT_TRUE(world.control.mark_obsolete(message.attempt).ok());
-  const RefitEnded ended{candidate_, {}, Failure{Code::kIo, "", "why"}, 5, {}};
+  const RefitEnded ended{candidate_, {}, Failure{Code::kIo, "", "why"}, 5, {}, 1, {}};
   owner->receive(world.leader, ended);
   EXPECT_EQ(owner->take_work<StopSending>().attempt, 1U);
   EXPECT_TRUE(owner->work.empty());
@@ -435,8 +339,8 @@ TEST_F(OwnerEndpointTest, ARefitThatAnAttemptBindsGoesOn) {
   call_refit();
   const Prepare message = construct();
   owner->receive({"coordinator-9", 77},
-                 RefitEnded{candidate_, {}, Failure{Code::kIo, "", "why"}, 5, {}});
-  owner->receive({"coordinator-9", 77}, RefitEnded{candidate_, {{1, 1}, "next"}, {}, 5, {}});
+                 RefitEnded{candidate_, {}, Failure{Code::kIo, "", "why"}, 5, {}, 1, {}});
+  owner->receive({"coordinator-9", 77}, RefitEnded{candidate_, {{1, 1}, "next"}, {}, 5, {}, 1, {}});
   owner->pass(1000);
   EXPECT_TRUE(owner->work.empty());
   commit(message.attempt);
@@ -447,14 +351,14 @@ TEST_F(OwnerEndpointTest, ARefitThatAnAttemptBindsGoesOn) {
 TEST_F(OwnerEndpointTest, TheSameCandidateIsKeptForTheSameWeights) {
   call_refit();
   const Candidate first = candidate();
-  owner->receive(world.leader, RefitEnded{first, {}, Failure{Code::kIo, "", "why"}, 1, {}});
+  owner->receive(world.leader, RefitEnded{first, {}, Failure{Code::kIo, "", "why"}, 1, {}, 1, {}});
   EXPECT_FALSE(owner->take_work<RefitFinished>().status.ok());
   call_refit(true);
   EXPECT_EQ(candidate(), first);
   // A late answer to the first.
-  owner->receive(world.leader, RefitEnded{first, {}, Failure{Code::kIo, "", "why"}, 1, {}});
+  owner->receive(world.leader, RefitEnded{first, {}, Failure{Code::kIo, "", "why"}, 1, {}, 1, {}});
   EXPECT_TRUE(owner->work.empty());
-  owner->receive(world.leader, RefitEnded{first, {}, Failure{Code::kIo, "", "why"}, 1, {}, 2});
+  owner->receive(world.leader, RefitEnded{first, {}, Failure{Code::kIo, "", "why"}, 1, {}, 2, {}});
   owner->take_work<RefitFinished>();
   call_refit(false);
   EXPECT_EQ(candidate().counter, first.counter + 1);
@@ -563,8 +467,9 @@ TEST_F(OwnerEndpointTest, RestoreStreamsOfEarlierVersionsGo) {
       EXPECT_EQ(owner->take_work<RemoveRestores>().version, version);
       owner->step(done_of(Kind::kRemoveRestores, version));
     }
-    owner->receive(world.leader,
-                   RefitEnded{candidate_, world.control.read()->commit, std::nullopt, 1, {}, 0});
+    owner->receive(
+        world.leader,
+        RefitEnded{candidate_, world.control.read()->commit, std::nullopt, 1, {}, 0, {}});
     owner->take_work<RefitFinished>();
     EXPECT_TRUE(owner->work.empty());
     if (version > 1) continue;

@@ -15,6 +15,7 @@ inline std::vector<Message> sample_messages() {
   const Candidate candidate{3, 4};
   const Failure failure{Code::kMismatch, "layer.weight", "what failed"};
   const StreamId stream{true, 8};
+  const EarlyClose early{"node-0 has no room", 1200};
   Digest digest{};
   digest.fill(0xab);
   Prepare prepare;
@@ -41,7 +42,7 @@ inline std::vector<Message> sample_messages() {
       StopAndWait{300},
       Cleanup{300},
       Look{},
-      RefitEnded{candidate, {version, "step 8"}, failure, 2, {"owner-1"}, 3},
+      RefitEnded{candidate, {version, "step 8"}, failure, 2, {"owner-1"}, 3, early},
       Prepared{300},
       AttemptFailed{300, true, failure},
       Stopped{300},
@@ -63,9 +64,10 @@ inline std::vector<Message> sample_messages() {
       GateProof{6, version},
       GateState{true, version, "drains", 6},
       StatusRequest{},
-      StatusReply{"prepared", "waits", 300, version, true, "none"},
+      StatusReply{"prepared", "waits", 300, version, true, "none", 1500},
       OperatorCommand{7, OperatorCommand::Kind::kVerify, "/checkpoints/8", "step 8", true, version},
-      OperatorReply{7, failure, {version, "step 8"}, 2, 6000, {"owner-1"}, 5, 6, 7, 8, 9}};
+      OperatorReply{
+          7, failure, {version, "step 8"}, 2, 6000, {"owner-1"}, 5, 6, 7, 8, 9, early, 10}};
 }
 
 // Sets fields at random, where MessageReader reads them: to small values mostly, and to the

@@ -28,7 +28,7 @@ struct LoopParts {
   Clock& clock;
   std::function<bool()> cancelled;
   std::function<void(const std::string& endpoint, const std::string& text)> log;  // thread-safe
-  std::function<void()> idle;  // called now and then
+  std::function<void()> idle;  // called now and then, and every second however much there is to do
 };
 
 template <typename Machine, typename Event, typename Effect>
@@ -47,6 +47,13 @@ class EndpointLoop {
   // machine. Before run().
   void set_intercept(std::function<bool(const Endpoint& from, const Message& message)> intercept) {
     intercept_ = std::move(intercept);
+  }
+
+  // Sees every event before and every effect after the machine, on the loop's thread. Before run().
+  void set_watch(std::function<void(const Event&)> event,
+                 std::function<void(const Effect&)> effect) {
+    watch_event_ = std::move(event);
+    watch_effect_ = std::move(effect);
   }
 
   // Runs machines that `make` gives, one after another, each until it is barred, and returns the
@@ -72,6 +79,7 @@ class EndpointLoop {
   // Messages beyond are dropped, as if they had been lost.
   static constexpr std::size_t kMessagesWaitingMax = 4096;
   static constexpr Milliseconds kLookAtCancelMs = 100;
+  static constexpr Milliseconds kIdleMs = 1000;
 
   struct Posted {
     std::uint64_t machine = 0;  // it is for; 0: any
@@ -94,7 +102,10 @@ class EndpointLoop {
         continue;
       }
       auto posted = events_.pop(std::min(wake - time, kLookAtCancelMs));
-      if (!posted) parts_.idle();
+      if (!posted || time >= idled_at_ + kIdleMs) {
+        idled_at_ = time;
+        parts_.idle();
+      }
       if (!posted || (posted->machine != 0 && posted->machine != number)) continue;
       parts_.points.after(operation_of(posted->event));
       running = step(machine, posted->event, number, work, &ended);
@@ -105,11 +116,13 @@ class EndpointLoop {
   // One step and its effects. False: the machine has ended.
   bool step(Machine& machine, const Event& event, std::uint64_t number, const Work& work,
             Status* ended) {
+    if (watch_event_) watch_event_(event);
     std::vector<Effect> effects;
     machine.step(event, now(), &effects);
     mailbox_.set_incarnation(machine.incarnation());
     const Post post = [this, number](Event answer) { events_.push({number, std::move(answer)}); };
     for (const Effect& effect : effects) {
+      if (watch_effect_) watch_effect_(effect);
       const char* const operation = operation_of(effect);
       parts_.points.before(operation);
       if (const auto* const send = std::get_if<SendMessage>(&effect)) {
@@ -137,8 +150,11 @@ class EndpointLoop {
   const LoopParts parts_;
   Mailbox& mailbox_;
   std::function<bool(const Endpoint& from, const Message& message)> intercept_;
+  std::function<void(const Event&)> watch_event_;
+  std::function<void(const Effect&)> watch_effect_;
   EventQueue<Posted> events_;
   std::uint64_t machines_ = 0;
+  Milliseconds idled_at_ = 0;
 };
 
 }  // namespace dcr

@@ -222,6 +222,16 @@ class EngineProcess {
   // An operator's command; answered on another thread, for it takes a while.
   void take(const Endpoint& from, const OperatorCommand& command) {
     if (!is_operator(context_.config(), from.name)) return;
+    if (command.kind == OperatorCommand::Kind::kCount) {
+      OperatorReply counts;
+      counts.id = command.id;
+      add_counts(&counts);
+      const std::lock_guard<std::mutex> lock(mutex_);
+      counts.bytes_compared = bytes_compared_;
+      counts.bytes_differing = bytes_differing_;
+      gate_mailbox_->send(from.name, from.incarnation, counts);
+      return;
+    }
     if (command.kind != OperatorCommand::Kind::kVerify || verifying_.exchange(true)) return;
     verifier_->submit([this, from, command] {
       OperatorReply reply;
@@ -230,19 +240,24 @@ class EngineProcess {
       if (compared.ok()) {
         reply.bytes_compared = compared->bytes;
         reply.bytes_differing = compared->differing;
+        const std::lock_guard<std::mutex> lock(mutex_);
+        bytes_compared_ += compared->bytes;
+        bytes_differing_ += compared->differing;
       } else {
         reply.failure = failure_of(compared.status());
       }
-      const ReaderCounts counts = reader_->counts();
-      reply.reads = counts.reads;
-      reply.reads_different = counts.different;
-      {
-        const std::lock_guard<std::mutex> lock(mutex_);
-        reply.gate_closed_ms = closed_ns_ / 1'000'000;
-      }
+      add_counts(&reply);
       gate_mailbox_->send(from.name, from.incarnation, reply);
       verifying_ = false;
     });
+  }
+
+  void add_counts(OperatorReply* reply) {
+    const ReaderCounts counts = reader_->counts();
+    reply->reads = counts.reads;
+    reply->reads_different = counts.different;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    reply->gate_closed_ms = closed_ns_ / 1'000'000;
   }
 
   std::uint64_t now() const { return context_.options().clock->nanoseconds(); }
@@ -271,6 +286,7 @@ class EngineProcess {
   bool opened_ = false;  // once
   std::optional<std::uint64_t> closed_at_;
   std::uint64_t closed_ns_ = 0;  // since it first opened, but for the time since closed_at_
+  std::uint64_t bytes_compared_ = 0, bytes_differing_ = 0;  // by all comparisons
   Status failure_;
 };
 

@@ -1,18 +1,20 @@
 #include "run/local_cluster.h"
 
 #include <algorithm>
-#include <charconv>
 #include <sstream>
 #include <utility>
 
 #include "channel/keys.h"
 #include "runtime/file.h"
 #include "runtime/free_ports.h"
+#include "source/attempt.h"
 
 namespace dcr {
 namespace {
 
 constexpr std::uint64_t kGatesOpenMs = 120'000;
+constexpr std::uint64_t kLookAgainMs = 10'000;
+constexpr std::uint64_t kLeadsMs = 10'000;
 constexpr std::uint64_t kStatusMs = 200;
 constexpr unsigned kRefitsToOpenMax = 5;
 constexpr std::uint64_t kEndMs = 5'000;
@@ -148,8 +150,22 @@ class LocalCluster {
       add_process("receiver", config_.engines[i].gate.name, "receiver", first,
                   first + options_.receivers_per_node - 1);
     }
-    for (Process& process : processes_) DCR_TRY(start(process));
+    for (Process& process : processes_) {
+      DCR_TRY(start(process));
+      // The first coordinator leads, so that it comes to the points that it is given.
+      if (&process == &processes_.front()) wait_for_leader();
+    }
     return {};
+  }
+
+  void wait_for_leader() {
+    const std::uint64_t begin = now_ms();
+    EventQueue<bool> nothing;
+    while (now_ms() - begin < kLeadsMs) {
+      const Result<ControlRecords> records = context_->control().read();
+      if (records.ok() && records->leader.token != 0) return;
+      nothing.pop(10);
+    }
   }
 
   // Points that a process died of are not given to its next life.
@@ -177,8 +193,7 @@ class LocalCluster {
       } else if (state == State::kExited || state == State::kKilled) {
         options_.note(process.name + (state == State::kKilled ? " was killed" : " ended") +
                       ", code " + std::to_string(process.child->code()) + ": started again");
-        if (state == State::kKilled) ++result_.kills;
-        take_point(process, false);
+        if (state == State::kKilled && take_point(process, false)) ++result_.kills;
         const Status started = start(process);
         if (!started.ok()) failure_ = started;
       }
@@ -191,8 +206,7 @@ class LocalCluster {
       ++result_.pauses;
       options_.note(process.name + " was stopped");
     }
-    const auto point = std::find_if(process.points.begin(), process.points.end(),
-                                    [](const OperationPoint& at) { return at.pause; });
+    const auto point = reached_point(process, true);
     const std::uint64_t seconds = point == process.points.end() ? 0 : point->seconds;
     if (now_ms() - *process.stopped_at_ms < seconds * 1000) return;
     process.stopped_at_ms.reset();
@@ -201,11 +215,32 @@ class LocalCluster {
     options_.note(process.name + " goes on");
   }
 
-  // Forgets the first point of the kind: it was reached.
-  static void take_point(Process& process, bool pause) {
-    const auto point = std::find_if(process.points.begin(), process.points.end(),
-                                    [&](const OperationPoint& at) { return at.pause == pause; });
-    if (point != process.points.end()) process.points.erase(point);
+  // Where the process is stopped, or where it died, by its own last word; end(): not at a point.
+  std::vector<OperationPoint>::iterator reached_point(Process& process, bool pause) {
+    constexpr std::uint64_t kLogBytesMax = kGiB;
+    const std::string life = process.name + "." + std::to_string(process.lives - 1);
+    const Result<Bytes> log =
+        read_file(posix_file_system(), join_path(options_.directory, life + ".log"), kLogBytesMax);
+    std::string last;
+    if (log.ok()) {
+      const std::string head = std::string(kReachedPoint) + ": ";
+      std::istringstream lines(std::string(log->begin(), log->end()));
+      for (std::string line; std::getline(lines, line);) {
+        if (line.starts_with(head)) last = line.substr(head.size());
+      }
+    }
+    return std::find_if(process.points.begin(), process.points.end(),
+                        [&](const OperationPoint& point) {
+                          return point.pause == pause && format_operation_point(point) == last;
+                        });
+  }
+
+  // Forgets the point that was reached. False: there was none.
+  bool take_point(Process& process, bool pause) {
+    const auto point = reached_point(process, pause);
+    if (point == process.points.end()) return false;
+    process.points.erase(point);
+    return true;
   }
 
   void idle() {
@@ -246,10 +281,30 @@ class LocalCluster {
     return {Code::kUnavailable, "some engine did not open its gate"};
   }
 
+  std::vector<std::string> all_engines() const {
+    std::vector<std::string> engines;
+    for (const EngineConfig& engine : config_.engines) engines.push_back(engine.gate.name);
+    return engines;
+  }
+
+  // Whose gates are to open changes when somebody dies meanwhile.
+  Result<VerifyReport> verify_once(const std::string& path) {
+    const std::uint64_t begin = now_ms();
+    while (true) {
+      std::vector<std::string> engines = all_engines();
+      // Before the first refit all are waited for: whoever is killed in it then takes part.
+      if (!refits_.empty()) {
+        DCR_ASSIGN(engines, engines_to_verify());
+      }
+      Result<VerifyReport> report =
+          operator_->verify(path, engines, kLookAgainMs, [this] { look(); });
+      const bool again = report.status().code() == Code::kUnavailable;
+      if (!again || !failure_.ok() || now_ms() - begin >= kGatesOpenMs) return report;
+    }
+  }
+
   Status verify(const std::string& path) {
-    DCR_ASSIGN(const std::vector<std::string> engines, engines_to_verify());
-    DCR_ASSIGN(const VerifyReport report,
-               operator_->verify(path, engines, kGatesOpenMs, [this] { look(); }));
+    DCR_ASSIGN(const VerifyReport report, verify_once(path));
     DCR_TRY(failure_);
     result_.bytes_compared += report.bytes_compared;
     result_.bytes_differing += report.bytes_differing;
@@ -262,14 +317,29 @@ class LocalCluster {
                                  " reads differ from a dense load of " + path};
   }
 
+  Result<RefitReport> call_refit(const std::string& path) {
+    return operator_->refit(path, path, options_.asynchronous, [this] { idle(); });
+  }
+
   Status refit(const std::string& path) {
     const std::uint64_t begin = options_.clock->nanoseconds();
-    const Result<RefitReport> report =
-        operator_->refit(path, path, options_.asynchronous, [this] { idle(); });
+    Result<RefitReport> report = call_refit(path);
+    // This process is the operator, and knows why: points are not reached for ever.
+    for (std::size_t tries = 0; tries < options_.points.size(); ++tries) {
+      if (report.status().code() != Code::kConflict) break;
+      options_.note(report.status().message());
+      report = call_refit(path);
+    }
     DCR_TRY(failure_);
     DCR_TRY(report.status());
-    result_.seconds += 1e-9 * static_cast<double>(options_.clock->nanoseconds() - begin);
+    const std::uint64_t end = options_.clock->nanoseconds();
+    refits_.push_back({report->committed.id.version, begin, end});
+    result_.seconds += 1e-9 * static_cast<double>(end - begin);
     ++result_.refits;
+    if (const std::optional<EarlyClose>& early = report->gate_closed_early) {
+      result_.gates_closed_early.push_back({report->committed.id.version, early->reason,
+                                            1e-3 * static_cast<double>(early->after_ms)});
+    }
     result_.attempts += report->attempts;
     result_.payload_bytes += report->payload_bytes;
     result_.committed = report->committed;
@@ -298,7 +368,20 @@ class LocalCluster {
     }
   }
 
+  // In nanoseconds of the clock, which all processes of the machine share.
+  struct RawSpan {
+    std::string stage, endpoint;
+    std::uint64_t begin = 0, end = 0, busy = 0;
+  };
+  struct CalledRefit {
+    std::uint64_t version = 0, begin = 0, end = 0;
+  };
   Status read_spans();
+  Status read_span_file(const Process& process, std::uint64_t life, std::vector<RawSpan>* spans);
+  void report_windows(const std::vector<RawSpan>& spans);
+  double seconds_since_origin(std::uint64_t time) const {
+    return 1e-9 * static_cast<double>(static_cast<std::int64_t>(time - origin_.value_or(0)));
+  }
 
   const LocalOptions& options_;
   RunConfig config_;
@@ -306,45 +389,68 @@ class LocalCluster {
   std::unique_ptr<ProcessContext> context_;
   std::unique_ptr<Operator> operator_;
   std::vector<Process> processes_;
+  std::vector<CalledRefit> refits_;
+  std::optional<std::uint64_t> origin_;  // of the axis: t0 of the first refit
   LocalResult result_;
   Status failure_;
 };
 
-// Files are "NAME.LIFE.spans"; t0 is when the first owner began to compare.
-Status LocalCluster::read_spans() {
-  struct Raw {
-    std::string stage, endpoint;
-    std::uint64_t begin = 0, end = 0, busy = 0;
-  };
+// Files are "NAME.LIFE.spans".
+Status LocalCluster::read_span_file(const Process& process, std::uint64_t life,
+                                    std::vector<RawSpan>* spans) {
   constexpr std::uint64_t kSpanFileBytesMax = 64 * kMiB;
-  std::vector<Raw> raw;
-  std::optional<std::uint64_t> origin;
+  const std::string path =
+      join_path(options_.directory, process.name + "." + std::to_string(life) + ".spans");
+  const Result<Bytes> bytes = read_file(posix_file_system(), path, kSpanFileBytesMax);
+  if (bytes.status().code() == Code::kNotFound) return {};  // nothing happened in that life
+  DCR_TRY(bytes.status());
+  std::istringstream in(std::string(bytes->begin(), bytes->end()));
+  RawSpan span;
+  std::uint64_t number = 0;
+  while (in >> span.stage >> number >> span.begin >> span.end >> span.busy) {
+    // The update of an owner's baseline is one span already; a scan is seen in its parts.
+    const bool within = span.stage == kStageScan || span.stage == kStageCommit;
+    if (within && process.role == "owner") continue;
+    span.endpoint = process.name;
+    if (process.role == "receiver" && span.stage != "gate") {
+      span.endpoint = numbered("receiver", process.first + number);
+    } else if (span.stage == "acknowledge") {
+      span.endpoint = numbered("receiver", number);
+    }
+    spans->push_back(span);
+  }
+  return {};
+}
+
+// t0 and t1 of each refit: while it was called only its own spans begin.
+void LocalCluster::report_windows(const std::vector<RawSpan>& spans) {
+  for (const CalledRefit& refit : refits_) {
+    std::optional<std::uint64_t> first, last;
+    for (const RawSpan& span : spans) {
+      if (span.begin < refit.begin || span.begin > refit.end) continue;
+      if (span.stage == "project") first = std::min(first.value_or(span.begin), span.begin);
+      if (span.stage == "baseline") last = std::max(last.value_or(span.end), span.end);
+    }
+    // An owner that was killed took its spans along.
+    const std::uint64_t begin = first.value_or(refit.begin);
+    if (!origin_) origin_ = begin;
+    result_.windows.push_back({refit.version, seconds_since_origin(begin),
+                               seconds_since_origin(last.value_or(refit.end))});
+  }
+}
+
+Status LocalCluster::read_spans() {
+  std::vector<RawSpan> spans;
   for (const Process& process : processes_) {
     for (std::uint64_t life = 0; life < process.lives; ++life) {
-      const std::string path =
-          join_path(options_.directory, process.name + "." + std::to_string(life) + ".spans");
-      const Result<Bytes> bytes = read_file(posix_file_system(), path, kSpanFileBytesMax);
-      if (bytes.status().code() == Code::kNotFound) continue;  // nothing happened in that life
-      DCR_TRY(bytes.status());
-      std::istringstream in(std::string(bytes->begin(), bytes->end()));
-      Raw span;
-      std::string number;
-      while (in >> span.stage >> number >> span.begin >> span.end >> span.busy) {
-        span.endpoint = process.role == "receiver" ? "receiver-" + number : process.name;
-        if (span.stage == "scan") origin = std::min(origin.value_or(span.begin), span.begin);
-        raw.push_back(span);
-      }
+      DCR_TRY(read_span_file(process, life, &spans));
     }
   }
-  const auto seconds = [](std::int64_t nanoseconds) {
-    return 1e-9 * static_cast<double>(nanoseconds);
-  };
-  const auto zero = static_cast<std::int64_t>(origin.value_or(0));
-  for (const Raw& span : raw) {
-    result_.spans.push_back({span.stage, span.endpoint,
-                             seconds(static_cast<std::int64_t>(span.begin) - zero),
-                             seconds(static_cast<std::int64_t>(span.end) - zero),
-                             seconds(static_cast<std::int64_t>(span.busy))});
+  report_windows(spans);
+  for (const RawSpan& span : spans) {
+    result_.spans.push_back({span.stage, span.endpoint, seconds_since_origin(span.begin),
+                             seconds_since_origin(span.end),
+                             1e-9 * static_cast<double>(span.busy)});
   }
   return {};
 }

@@ -49,6 +49,20 @@ struct LocalSpan {
   double begin = 0, end = 0, busy = 0;
 };
 
+// A refit on the same axis: from when the first owner began construction (t0) to when the last one
+// had updated its baseline (t1).
+struct LocalWindow {
+  std::uint64_t version = 0;  // that it committed
+  double begin = 0, end = 0;
+};
+
+// Gates that were closed before everything was staged.
+struct LocalEarlyClose {
+  std::uint64_t version = 0;  // that was committed
+  std::string reason;
+  double seconds = 0;  // since the attempt was prepared
+};
+
 struct LocalResult {
   CommitRecord committed;
   std::uint64_t refits = 0;
@@ -64,6 +78,8 @@ struct LocalResult {
   double gate_seconds = 0;               // that gates were closed in refits, the longest engine's
   double seconds = 0;                    // of the refits, until refit() returned
   std::vector<std::string> not_reached;  // points that no process came to
+  std::vector<LocalEarlyClose> gates_closed_early;
+  std::vector<LocalWindow> windows;  // one of each refit
   std::vector<LocalSpan> spans;
 };
 

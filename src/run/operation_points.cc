@@ -136,6 +136,7 @@ void OperationPoints::reach(std::string_view operation, bool after) {
   }
   for (const OperationPoint& point : points_) {
     if (point.operation != operation || point.after != after || point.nth != count) continue;
+    reached_(point);
     if (point.pause) {
       pause_this_process();
     } else {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -37,7 +38,10 @@ std::vector<std::string> operations_of(std::string_view role);
 // Of one process. Thread-safe.
 class OperationPoints {
  public:
-  explicit OperationPoints(std::vector<OperationPoint> points) : points_(std::move(points)) {}
+  // `reached` is told of each point just before this process is killed or stopped there.
+  OperationPoints(std::vector<OperationPoint> points,
+                  std::function<void(const OperationPoint&)> reached)
+      : points_(std::move(points)), reached_(std::move(reached)) {}
 
   // Kills or stops this process if it is time. `operation` may be empty: no point.
   void before(std::string_view operation) { reach(operation, false); }
@@ -47,6 +51,7 @@ class OperationPoints {
   void reach(std::string_view operation, bool after);
 
   const std::vector<OperationPoint> points_;
+  const std::function<void(const OperationPoint&)> reached_;
   std::mutex mutex_;
   std::map<std::string, std::uint64_t> counts_;  // guarded by mutex_; by operation and side
 };

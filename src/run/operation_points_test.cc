@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <stdio.h>
 
 namespace dcr {
 namespace {
@@ -60,7 +61,9 @@ TEST(OperationPoint, SaysWhatIsWrong) {
 
 TEST(OperationPoints, KillsAtTheNthTime) {
   const auto reach = [](OperationPoint point, int times) {
-    OperationPoints points({std::move(point)});
+    OperationPoints points({std::move(point)}, [](const OperationPoint& reached) {
+      fputs(format_operation_point(reached).c_str(), stderr);
+    });
     for (int i = 0; i < times; ++i) {
       points.before("apply");
       points.after("apply");
@@ -69,8 +72,10 @@ TEST(OperationPoints, KillsAtTheNthTime) {
     }
   };
   reach({"receiver", 0, "apply", true, 3}, 2);  // comes back
-  EXPECT_EXIT(reach({"receiver", 0, "apply", true, 3}, 3), testing::KilledBySignal(SIGKILL), "");
-  EXPECT_EXIT(reach({"receiver", 0, "apply"}, 1), testing::KilledBySignal(SIGKILL), "");
+  EXPECT_EXIT(reach({"receiver", 0, "apply", true, 3}, 3), testing::KilledBySignal(SIGKILL),
+              "^receiver.0@apply.after:3$");
+  EXPECT_EXIT(reach({"receiver", 0, "apply"}, 1), testing::KilledBySignal(SIGKILL),
+              "^receiver.0@apply.before:1$");
 }
 
 }  // namespace

@@ -8,6 +8,7 @@ namespace dcr {
 namespace {
 
 constexpr std::uint64_t kRepeatMs = 250;
+constexpr std::uint64_t kOthersMs = 2'000;
 constexpr std::size_t kAnswersWaitingMax = 65'536;
 
 std::string joined(const std::vector<std::string>& names) {
@@ -16,7 +17,54 @@ std::string joined(const std::vector<std::string>& names) {
   return text;
 }
 
+void add_engine(const OperatorReply& reply, VerifyReport* report) {
+  ++report->engines;
+  report->bytes_compared += reply.bytes_compared;
+  report->bytes_differing += reply.bytes_differing;
+  report->reads += reply.reads;
+  report->reads_different += reply.reads_different;
+  report->gate_seconds =
+      std::max(report->gate_seconds, 1e-3 * static_cast<double>(reply.gate_closed_ms));
+}
+
 }  // namespace
+
+std::vector<EngineStatus> engines_of(const RunConfig& config, const RunStatus& status) {
+  std::vector<EngineStatus> engines;
+  for (const EngineConfig& engine : config.engines) {
+    EngineStatus& shown = engines.emplace_back();
+    shown.name = engine.gate.name;
+    const auto gate = status.endpoints.find(engine.gate.name);
+    if (gate != status.endpoints.end()) {
+      shown.answered = true;
+      shown.open = gate->second.gate_open;
+      shown.reason = gate->second.gate_reason;
+      shown.seconds = 1e-3 * static_cast<double>(gate->second.gate_for_ms);
+    }
+    bool all = true;
+    for (const PeerConfig& receiver : engine.receivers) {
+      const auto found = status.endpoints.find(receiver.name);
+      all = all && found != status.endpoints.end() && found->second.held;
+      if (!all) continue;
+      const std::uint64_t version = found->second.held->version;
+      shown.held = std::min(shown.held.value_or(version), version);
+    }
+    if (!all) shown.held.reset();
+  }
+  return engines;
+}
+
+Status refit_failure(const std::string& owner, const OperatorReply& reply,
+                     std::uint64_t attempts_max) {
+  Status failure = status_of(*reply.failure).with_context(owner);
+  if (reply.attempts < attempts_max) return failure;
+  return {
+      Code::kConflict,
+      "an operator is needed: the refit was given up after " + std::to_string(reply.attempts) +
+          " attempts, version " + std::to_string(reply.committed.id.version) +
+          " stays committed; see to what fails every time, and refit again: " + failure.message(),
+      failure.tensor()};
+}
 
 bool is_operator(const RunConfig& config, const std::string& name) {
   return std::any_of(config.operators.begin(), config.operators.end(),
@@ -59,8 +107,11 @@ Result<std::map<std::string, OperatorReply>> Operator::command(OperatorCommand c
   std::map<std::string, OperatorReply> replies;
   const std::uint64_t begin = now_ms();
   std::uint64_t repeat_at = begin;
+  std::optional<std::uint64_t> failed_at;
   while (replies.size() < to.size()) {
     const std::uint64_t now = now_ms();
+    // The others may wait for the one that failed.
+    if (failed_at && now - *failed_at >= kOthersMs) break;
     if (context_.options().cancel->cancelled()) return Status(Code::kCancelled, "stopped");
     if (wait_ms && now - begin >= *wait_ms) break;
     if (now >= repeat_at) {
@@ -75,6 +126,7 @@ Result<std::map<std::string, OperatorReply>> Operator::command(OperatorCommand c
       const auto reply = replies_.find(name);
       if (reply == replies_.end() || reply->second.id != command.id) continue;
       if (reply->second.failure && repeat_failures) continue;
+      if (reply->second.failure && !failed_at) failed_at = now;
       replies[name] = reply->second;
     }
   }
@@ -95,11 +147,14 @@ Result<RefitReport> Operator::refit(const std::string& path, const std::string& 
   DCR_ASSIGN(const auto replies, command(std::move(refit), owners, std::nullopt, false, idle));
   RefitReport report;
   for (const auto& [owner, reply] : replies) {
-    if (reply.failure) return status_of(*reply.failure).with_context(owner);
+    if (reply.failure) {
+      return refit_failure(owner, reply, context_.config().waits.attempts_max);
+    }
     report.committed = reply.committed;
     report.attempts = std::max(report.attempts, reply.attempts);
     report.payload_bytes += reply.payload_bytes;
     if (!reply.without_baseline.empty()) report.without_baseline = reply.without_baseline;
+    if (reply.gate_closed_early) report.gate_closed_early = reply.gate_closed_early;
   }
   return report;
 }
@@ -125,6 +180,28 @@ Result<RunStatus> Operator::status(std::uint64_t wait_ms) {
   return status;
 }
 
+Result<RunCounts> Operator::counts(std::uint64_t wait_ms) {
+  std::set<std::string> gates;
+  for (const EngineConfig& engine : context_.config().engines) gates.insert(engine.gate.name);
+  std::vector<std::string> asked(gates.begin(), gates.end());
+  for (const PeerConfig& owner : context_.config().owner_peers) asked.push_back(owner.name);
+  OperatorCommand count;
+  count.kind = OperatorCommand::Kind::kCount;
+  DCR_ASSIGN(const auto replies, command(std::move(count), asked, wait_ms, false, {}));
+  RunCounts counts;
+  for (const auto& [name, reply] : replies) {
+    if (gates.contains(name)) {
+      add_engine(reply, &counts.engines);
+      continue;
+    }
+    ++counts.owners;
+    counts.refit_seconds =
+        std::max(counts.refit_seconds, 1e-3 * static_cast<double>(reply.refit_ms));
+    counts.payload_bytes += reply.payload_bytes;
+  }
+  return counts;
+}
+
 Result<VerifyReport> Operator::verify(const std::string& path,
                                       const std::vector<std::string>& engines,
                                       std::uint64_t wait_ms, const std::function<void()>& idle) {
@@ -133,15 +210,7 @@ Result<VerifyReport> Operator::verify(const std::string& path,
   verify.path = path;
   DCR_ASSIGN(const auto replies, command(std::move(verify), engines, wait_ms, true, idle));
   VerifyReport report;
-  for (const auto& [engine, reply] : replies) {
-    ++report.engines;
-    report.bytes_compared += reply.bytes_compared;
-    report.bytes_differing += reply.bytes_differing;
-    report.reads += reply.reads;
-    report.reads_different += reply.reads_different;
-    report.gate_seconds =
-        std::max(report.gate_seconds, 1e-3 * static_cast<double>(reply.gate_closed_ms));
-  }
+  for (const auto& [engine, reply] : replies) add_engine(reply, &report);
   if (report.engines == engines.size()) return report;
   std::vector<std::string> silent;
   for (const std::string& engine : engines) {

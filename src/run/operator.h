@@ -20,6 +20,11 @@ namespace dcr {
 
 bool is_operator(const RunConfig& config, const std::string& name);
 
+// What an owner's refit failed of. After so many attempts it was given up, which is for an operator
+// (kConflict): something fails every time.
+Status refit_failure(const std::string& owner, const OperatorReply& reply,
+                     std::uint64_t attempts_max);
+
 // How the cluster stands.
 struct RunStatus {
   Membership membership;
@@ -33,7 +38,20 @@ struct RefitReport {
   std::uint64_t attempts = 0;
   std::uint64_t payload_bytes = 0;            // of the attempt that was committed
   std::vector<std::string> without_baseline;  // owners that are dense next time
+  std::optional<EarlyClose> gate_closed_early;
 };
+
+// One engine, in a RunStatus.
+struct EngineStatus {
+  std::string name;
+  bool answered = false;  // its gate; else only `held` is known
+  bool open = false;
+  std::string reason;  // of a gate that is not open
+  double seconds = 0;  // that it has been open, or not
+  std::optional<std::uint64_t>
+      held;  // the oldest version of its receivers; nothing: one holds none
+};
+std::vector<EngineStatus> engines_of(const RunConfig& config, const RunStatus& status);
 
 struct VerifyReport {
   std::uint64_t engines = 0;
@@ -44,6 +62,14 @@ struct VerifyReport {
   double gate_seconds = 0;            // that the gate was closed since it first opened, the longest
 };
 
+// What processes have counted since they began. Those that do not answer are not in it.
+struct RunCounts {
+  VerifyReport engines;
+  std::uint64_t owners = 0;
+  double refit_seconds = 0;         // of the owner that waited longest
+  std::uint64_t payload_bytes = 0;  // of attempts that were committed
+};
+
 // Not thread-safe.
 class Operator {
  public:
@@ -52,12 +78,15 @@ class Operator {
   Operator(ProcessContext& context, std::string name, std::unique_ptr<Mailbox> mailbox);
 
   // Has every owner load `path` and refit it, and waits until the outcome is final. `idle` is
-  // called a few times a second meanwhile. Errors: the refit's own; kCancelled.
+  // called a few times a second meanwhile. Errors: refit_failure's; kCancelled.
   Result<RefitReport> refit(const std::string& path, const std::string& label, bool asynchronous,
                             const std::function<void()>& idle);
 
   // Waits for answers for at most `wait_ms`.
   Result<RunStatus> status(std::uint64_t wait_ms);
+
+  // Waits for answers for at most `wait_ms`.
+  Result<RunCounts> counts(std::uint64_t wait_ms);
 
   // Compares every byte of the engines with a dense load of `path`; waits for gates to open, but
   // for no more than `wait_ms`. Error kUnavailable naming engines that did not answer.

@@ -70,6 +70,14 @@ class OwnerProcess {
       mailbox_.send(from.name, from.incarnation, *answer_);
       return;
     }
+    if (command.kind == OperatorCommand::Kind::kCount) {
+      OperatorReply counts;
+      counts.id = command.id;
+      counts.payload_bytes = payload_bytes_;
+      counts.refit_ms = refits_ns_ / 1'000'000;
+      mailbox_.send(from.name, from.incarnation, counts);
+      return;
+    }
     if (command.kind != OperatorCommand::Kind::kRefit || open_) return;
     open_ = command.id;
     operator_ = from;
@@ -80,12 +88,12 @@ class OwnerProcess {
     // An earlier life of this process may have been killed when its refit was committed already.
     const Result<ControlRecords> records = context_.control().read();
     if (records.ok() && records->commit.id != command.base) {
-      finish({{}, records->commit, 0, {name_}});
+      finish({{}, records->commit, 0, {name_}, {}});
       return;
     }
     const Status loaded = work_.load(command.path);
     if (!loaded.ok()) {
-      finish({loaded, {}, 0, {}});
+      finish({loaded, {}, 0, {}, {}});
       return;
     }
     {
@@ -104,7 +112,10 @@ class OwnerProcess {
       loop_.post(called_);
       return;
     }
-    context_.spans().add({"refit", rank_, called_at_, context_.options().clock->nanoseconds(), 0});
+    const std::uint64_t now = context_.options().clock->nanoseconds();
+    context_.spans().add({"refit", rank_, called_at_, now, 0});
+    refits_ns_ += now - called_at_;
+    if (finished.status.ok()) payload_bytes_ += work_.payload_bytes();
     OperatorReply reply;
     reply.id = *open_;
     if (!finished.status.ok()) reply.failure = failure_of(finished.status);
@@ -112,6 +123,7 @@ class OwnerProcess {
     reply.attempts = finished.attempts;
     reply.payload_bytes = work_.payload_bytes();
     reply.without_baseline = finished.without_baseline;
+    reply.gate_closed_early = finished.gate_closed_early;
     mailbox_.send(operator_.name, operator_.incarnation, reply);
     answer_ = std::move(reply);
     open_.reset();
@@ -131,7 +143,8 @@ class OwnerProcess {
   std::optional<OperatorReply> answer_;
   RefitCalled called_;
   std::uint64_t called_at_ = 0;
-  const std::unique_ptr<Executor> loader_;  // one thread, for reading checkpoints
+  std::uint64_t refits_ns_ = 0, payload_bytes_ = 0;  // of all refits
+  const std::unique_ptr<Executor> loader_;           // one thread, for reading checkpoints
 };
 
 }  // namespace

@@ -45,7 +45,7 @@ struct OwnerWork::Sink final : PayloadSink {
     owner.context_.points().after("encode");
     owner.context_.points().before("send");
     {
-      const SpanTimer timer(&owner.context_.spans(), "submit", owner.rank_);
+      const SpanTimer timer(&owner.context_.spans(), "submit_to_queued", owner.rank_);
       DCR_TRY(transport.send(attempt, number, bytes, digest));
     }
     owner.context_.points().after("send");

@@ -64,8 +64,11 @@ ProcessContext::ProcessContext(const RunConfig& config, ProcessOptions options,
       options_(std::move(options)),
       control_(std::move(control)),
       run_(run),
-      points_(options_.points),
-      spans_(options_.span_file.empty() ? nullptr : options_.clock),
+      points_(options_.points,
+              [this](const OperationPoint& point) {
+                options_.log(kReachedPoint, format_operation_point(point));
+              }),
+      spans_(options_.span_file.empty() ? nullptr : options_.clock, true),
       objects_(posix_file_system(), objects_path(config)),
       caller_(*control_) {}
 

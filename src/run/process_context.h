@@ -18,6 +18,9 @@
 
 namespace dcr {
 
+// The endpoint under which a process logs that it has reached one of its points.
+inline constexpr const char* kReachedPoint = "reached";
+
 // What the caller of a process's function gives it. Nothing is owned.
 struct ProcessOptions {
   const CancelToken* cancel = nullptr;  // required: asks the process to end

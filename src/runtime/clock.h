@@ -34,7 +34,12 @@ struct Span {
 // Gathers spans from any thread. Without a clock it keeps none and costs nothing.
 class SpanRecorder {
  public:
-  explicit SpanRecorder(Clock* clock = nullptr) : clock_(clock) {}
+  // With `parts` also of what stages consist of, which takes more looks at the clock.
+  explicit SpanRecorder(Clock* clock = nullptr, bool parts = false)
+      : clock_(clock), parts_(parts) {}
+
+  // Of those who record parts; null: they are not wanted.
+  Clock* parts_clock() const { return parts_ ? clock_ : nullptr; }
 
   // What was recorded since the last call, in the order of its ends.
   std::vector<Span> take();
@@ -46,6 +51,7 @@ class SpanRecorder {
   friend class SpanTimer;
 
   Clock* const clock_;
+  const bool parts_;
   std::mutex mutex_;
   std::vector<Span> spans_;  // guarded by mutex_
 };

@@ -3,16 +3,47 @@
 #include <algorithm>
 #include <memory>
 #include <mutex>
+#include <string_view>
 #include <utility>
+
+#include "source/attempt.h"
 
 namespace dcr {
 namespace {
+
+// What one thread does in turns, summed up to one span. Without a clock nothing is measured.
+struct PartOfScan {
+  const char* stage = "";
+  Clock* clock = nullptr;
+  std::uint64_t begin_ns = 0, end_ns = 0, busy_ns = 0;
+};
+
+class PartTimer {
+ public:
+  explicit PartTimer(PartOfScan* part) : part_(part->clock == nullptr ? nullptr : part) {
+    if (part_ == nullptr) return;
+    if (part_->begin_ns == 0) part_->begin_ns = part_->clock->nanoseconds();
+    busy_since_ns_ = part_->clock->thread_nanoseconds();
+  }
+  ~PartTimer() {
+    if (part_ == nullptr) return;
+    part_->busy_ns += part_->clock->thread_nanoseconds() - busy_since_ns_;
+    part_->end_ns = part_->clock->nanoseconds();
+  }
+  PartTimer(const PartTimer&) = delete;
+  PartTimer& operator=(const PartTimer&) = delete;
+
+ private:
+  PartOfScan* const part_;
+  std::uint64_t busy_since_ns_ = 0;
+};
 
 // What one task needs for its pieces; kept from piece to piece.
 struct Worker {
   ItemEncoder encoder;
   PieceBuffers buffers;
   std::vector<ScanBox> parts;
+  PartOfScan project, compare, encode;
 };
 
 // Workers that no task uses at the moment.
@@ -85,12 +116,26 @@ std::vector<Chunk> order_chunks(std::span<const Lane> lanes, std::uint64_t chunk
   return ordered;
 }
 
+// Comparison runs in between, and is none of the projection.
+Status load(const Piece& piece, std::uint64_t index, PieceSource& source, Worker* worker,
+            const std::function<void(const ScanBox&)>& scan) {
+  const std::uint64_t compared_ns = worker->compare.busy_ns;
+  Status loaded;
+  {
+    const PartTimer timer(&worker->project);
+    loaded = source.load(index, piece, &worker->buffers, scan);
+  }
+  worker->project.busy_ns -= worker->compare.busy_ns - compared_ns;
+  return loaded;
+}
+
 Status scan_as(EncodingChoice choice, const Piece& piece, std::uint64_t index, PieceSource& source,
                Worker* worker) {
   worker->parts.clear();
   const bool keep = source.keeps_parts();
   worker->encoder.begin(piece.tensor, piece.width, piece.box, choice);
-  return source.load(index, piece, &worker->buffers, [worker, keep](const ScanBox& part) {
+  return load(piece, index, source, worker, [worker, keep](const ScanBox& part) {
+    const PartTimer timer(&worker->compare);
     if (keep) worker->parts.push_back(part);
     worker->encoder.scan(part);
   });
@@ -113,14 +158,16 @@ Result<ScannedPiece> scan_piece(const Piece& piece, std::uint64_t index, PieceSo
   ScannedPiece scanned;
   if (piece.send && !piece.whole) {
     DCR_TRY(scan_changes(piece, index, source, worker));
+    const PartTimer timer(&worker->encode);
     scanned.changed = worker->encoder.finish(worker->parts, &scanned.item);
     source.scanned(index, scanned.changed ? scanned.item.header.changes : 0);
     return scanned;
   }
   worker->parts.clear();
-  DCR_TRY(source.load(index, piece, &worker->buffers,
-                      [worker](const ScanBox& part) { worker->parts.push_back(part); }));
+  DCR_TRY(load(piece, index, source, worker,
+               [worker](const ScanBox& part) { worker->parts.push_back(part); }));
   if (piece.send) {
+    const PartTimer timer(&worker->encode);
     worker->encoder.encode_whole(piece.tensor, piece.width, piece.box, worker->parts,
                                  &scanned.item);
     scanned.changed = true;
@@ -131,11 +178,21 @@ Result<ScannedPiece> scan_piece(const Piece& piece, std::uint64_t index, PieceSo
 Result<ScannedChunk> scan_chunk(const Lane& lane, const Chunk& chunk, const ScanOptions& options,
                                 Worker* worker) {
   const SpanTimer timer(options.spans, options.stage, lane.owner);
+  Clock* const clock = options.spans != nullptr && std::string_view(options.stage) == kStageScan
+                           ? options.spans->parts_clock()
+                           : nullptr;
+  worker->project = {"project", clock};
+  worker->compare = {"compare", clock};
+  worker->encode = {"encode", clock};
   ScannedChunk scanned;
   scanned.reserve(chunk.end - chunk.begin);
   for (std::size_t i = chunk.begin; i < chunk.end; ++i) {
     DCR_ASSIGN(ScannedPiece piece, scan_piece(lane.pieces[i], i, *lane.source, worker));
     scanned.push_back(std::move(piece));
+  }
+  for (const PartOfScan* part : {&worker->project, &worker->compare, &worker->encode}) {
+    if (part->begin_ns == 0) continue;  // no clock, or nothing of the kind
+    options.spans->add({part->stage, lane.owner, part->begin_ns, part->end_ns, part->busy_ns});
   }
   return scanned;
 }

@@ -430,6 +430,38 @@ TEST(Pipeline, AChunkHoldsSoManyPieces) {
   EXPECT_EQ(buckets.result().items, pieces.size());
 }
 
+TEST(Pipeline, SpansSayWhatAScanConsistsOf) {
+  const auto stages = [](bool whole, bool parts, const char* stage) {
+    std::vector<TestTensor> tensors(1);
+    tensors[0] = {1, whole, Bytes(100, 0), Bytes(100, 1)};
+    const std::vector<Piece> pieces = make_pieces(tensors, 100);
+    TestSource source(tensors, 100);
+    TestSink sink;
+    const std::unique_ptr<Executor> executor = make_executor(1);
+    Buckets buckets(*executor, {}, {}, sink);
+    const Lane lane = {pieces, &source, &buckets, 7};
+    SpanRecorder spans(&monotonic_clock(), parts);
+    ScanOptions options;
+    options.spans = &spans;
+    options.stage = stage;
+    EXPECT_TRUE(scan_lanes(*executor, {&lane, 1}, options).ok());
+    const std::vector<Span> taken = spans.take();
+    std::string text;
+    for (const Span& span : taken) {
+      text += std::string(span.stage) + std::to_string(span.endpoint) + " ";
+      EXPECT_GE(span.begin_ns, taken.back().begin_ns);
+      EXPECT_LE(span.begin_ns, span.end_ns);
+      EXPECT_LE(span.end_ns, taken.back().end_ns);
+      EXPECT_LE(span.busy_ns, taken.back().busy_ns);
+    }
+    return text;
+  };
+  EXPECT_EQ(stages(false, true, "scan"), "project7 compare7 encode7 scan7 ");
+  EXPECT_EQ(stages(true, true, "scan"), "project7 encode7 scan7 ");
+  EXPECT_EQ(stages(false, true, "restore"), "restore7 ");
+  EXPECT_EQ(stages(false, false, "scan"), "scan7 ");
+}
+
 TEST(Pipeline, PiecesStayWithinWhatAnItemHolds) {
   for (const unsigned width : {1u, 2u, 4u, 8u}) {
     EXPECT_LE(piece_words(width), kItemElementsMax);
