@@ -28,6 +28,7 @@ constexpr std::uint64_t kWatchMs = 1000;
 // On one machine a silent process is dead, or was paused for longer than anybody wants to wait.
 constexpr std::uint64_t kLocalLeaderMs = 2000;
 constexpr std::uint64_t kLocalStopMs = 5000;
+constexpr std::uint64_t kLocalJoinHoldMs = 5000;
 
 Result<std::vector<OperationPoint>> points_of(const std::vector<std::string>& texts) {
   std::vector<OperationPoint> points;
@@ -215,6 +216,7 @@ Result<Outcome> call_local(const CommandLine& line, const CancelToken& cancel, c
   options.clock = &monotonic_clock();
   options.waits.leader_ms = kLocalLeaderMs;
   options.waits.stop_ms = kLocalStopMs;
+  options.waits.join_hold_ms = kLocalJoinHoldMs;
   options.note = say ? say : [](const std::string&) {};
   std::string shown;
   options.progress = [&](const RunStatus& status) {
