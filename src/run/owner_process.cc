@@ -80,6 +80,7 @@ class OwnerProcess {
     }
     if (command.kind != OperatorCommand::Kind::kRefit || open_) return;
     open_ = command.id;
+    called_at_ = context_.options().clock->nanoseconds();
     operator_ = from;
     loader_->submit([this, command] { refit(command); });
   }
