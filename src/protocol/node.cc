@@ -226,7 +226,7 @@ NodeStream* NodeEndpoint::Machine::find(const StreamId& id) {
   return found == streams_.end() ? nullptr : &found->second;
 }
 
-void NodeEndpoint::Machine::drop(const StreamId& id) {
+void NodeEndpoint::Machine::drop(StreamId id) {
   const auto found = streams_.find(id);
   if (found == streams_.end()) return;
   if (found->second.outstanding > 0) dropped_[id] += found->second.outstanding;

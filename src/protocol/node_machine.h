@@ -62,7 +62,7 @@ class NodeEndpoint::Machine {
   Endpoint self() const { return {options_.name, session_.incarnation()}; }
   NodeStream* attempt_stream();
   NodeStream* find(const StreamId& id);
-  void drop(const StreamId& id);
+  void drop(StreamId id);  // a copy: the stream that holds it goes
   void fail(NodeStream* stream, const Status& status);
 
   // ---- node_fetch.cc
