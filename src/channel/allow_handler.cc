@@ -8,7 +8,6 @@ namespace dcr {
 namespace {
 
 constexpr std::string_view kVersion = "1.0";
-constexpr std::string_view kDomain = "dcr";
 constexpr std::string_view kMechanism = "CURVE";
 constexpr std::size_t kAddressLettersMax = 64;
 
@@ -38,7 +37,7 @@ KeyAnswer answer_key_question(const std::vector<Bytes>& question, const AllowLis
   KeyAnswer answer;
   const std::string* name = nullptr;
   if (question.size() == kFrames && text_of(question[kVersionAt]) == kVersion &&
-      text_of(question[kDomainAt]) == kDomain && text_of(question[kMechanismAt]) == kMechanism &&
+      text_of(question[kDomainAt]) == kKeyDomain && text_of(question[kMechanismAt]) == kMechanism &&
       question[kKeyAt].size() == kKeyBytes) {
     PublicKey key;
     std::copy(question[kKeyAt].begin(), question[kKeyAt].end(), key.begin());

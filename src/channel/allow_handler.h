@@ -3,12 +3,16 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/bytes.h"
 #include "channel/keys.h"
 
 namespace dcr {
+
+// The domain of the sockets, which questions name.
+inline constexpr std::string_view kKeyDomain = "dcr";
 
 struct KeyAnswer {
   std::vector<Bytes> frames;  // of the reply; the name is the user id of an allowed peer

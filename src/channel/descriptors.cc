@@ -16,22 +16,16 @@
 #include <system_error>
 #include <utility>
 
+#include "channel/uninterrupted.h"
+
 namespace dcr {
 namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL;
-constexpr int kBacklog = 64;
+constexpr int kListenBacklog = 64;
 
 Status system_failure(const std::string& what, int error) {
   return {Code::kIo, "cannot " + what + ": " + std::generic_category().message(error)};
-}
-
-// Calls `call` again while a signal interrupts it.
-template <typename Call>
-auto uninterrupted(Call call) {
-  auto result = call();
-  while (result < 0 && errno == EINTR) result = call();
-  return result;
 }
 
 Result<sockaddr_un> address_of(const std::string& path) {
@@ -301,7 +295,7 @@ Result<DescriptorListener> DescriptorListener::open(const std::string& path) {
   if (::chmod(path.c_str(), S_IRUSR | S_IWUSR) != 0) {
     return system_failure("keep others from " + path, errno);
   }
-  if (::listen(listener.descriptor_.get(), kBacklog) != 0) {
+  if (::listen(listener.descriptor_.get(), kListenBacklog) != 0) {
     return system_failure("listen at " + path, errno);
   }
   return listener;

@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "channel/allow_handler.h"
+#include "channel/uninterrupted.h"
 
 namespace dcr {
 namespace {
@@ -18,7 +20,6 @@ constexpr int kZapEnforceDomain = 93;
 
 constexpr const char* kHandlerAddress = "inproc://zeromq.zap.01";  // fixed by the protocol
 constexpr const char* kMonitorAddress = "inproc://monitor";
-constexpr std::string_view kDomain = "dcr";
 
 constexpr int kHandshakeMs = 5'000;  // for strangers; a connection without an outcome ends
 constexpr int kConnectMs = 5'000;
@@ -33,7 +34,7 @@ Status zmq_failure(const std::string& what) {
   return {Code::kIo, "cannot " + what + ": " + zmq_strerror(zmq_errno())};
 }
 
-ByteSpan bytes_of(std::string_view text) {
+ByteSpan text_bytes(std::string_view text) {
   return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
 }
 
@@ -53,14 +54,6 @@ class ZmqMessage {
  private:
   zmq_msg_t message_;
 };
-
-// Calls `call` again while a signal interrupts it.
-template <typename Call>
-int uninterrupted(Call call) {
-  int result = call();
-  while (result == -1 && zmq_errno() == EINTR) result = call();
-  return result;
-}
 
 }  // namespace
 
@@ -121,7 +114,7 @@ Result<ZmqSocket> ZmqSocket::listen(const ZmqContext& context, const std::string
   DCR_TRY(socket.set(ZMQ_BACKLOG, kBacklog));
   DCR_TRY(socket.set(ZMQ_CURVE_SERVER, 1));
   DCR_TRY(socket.set(ZMQ_CURVE_SECRETKEY, secret.bytes()));
-  DCR_TRY(socket.set(ZMQ_ZAP_DOMAIN, bytes_of(kDomain)));
+  DCR_TRY(socket.set(ZMQ_ZAP_DOMAIN, text_bytes(kKeyDomain)));
   // Without it libzmq lets every key in where no handler answers.
   if (!socket.set(kZapEnforceDomain, 1).ok()) {
     return Status(Code::kUnsupported,

@@ -25,10 +25,6 @@ struct Words {
   RunWords run;
 };
 
-void add_json(CLI::App& command, CommandLine& line) {
-  command.add_flag("--json", line.json, "Print one JSON object on standard output, errors too");
-}
-
 void add_common_options(CLI::App& command, CommandLine& line, Words& words) {
   add_json(command, line);
   command
@@ -231,6 +227,10 @@ std::vector<std::string> reversed_arguments(int argc, const char* const* argv) {
 }
 
 }  // namespace
+
+void add_json(CLI::App& command, CommandLine& line) {
+  command.add_flag("--json", line.json, "Print one JSON object on standard output, errors too");
+}
 
 Result<CommandLine> parse_command_line(int argc, const char* const* argv) {
   CommandLine line;

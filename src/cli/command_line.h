@@ -89,6 +89,7 @@ struct RunWords {
   std::string memory = "1GiB";
   std::string staging = "1GiB";
 };
+void add_json(CLI::App& command, CommandLine& line);  // the option --json
 void add_run_commands(CLI::App& app, CommandLine& line, RunWords& words);
 Status finish_run(CommandLine& line, const RunWords& words);
 

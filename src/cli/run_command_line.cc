@@ -9,10 +9,6 @@ namespace {
 
 constexpr std::uint64_t kEndpointsOfKindMax = 64;
 
-void add_json(CLI::App& command, CommandLine& line) {
-  command.add_flag("--json", line.json, "Print one JSON object on standard output, errors too");
-}
-
 void add_config(CLI::App& command, CommandLine& line) {
   command.add_option("--config", line.run.config, "The run's file")->required()->type_name("FILE");
 }

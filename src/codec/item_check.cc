@@ -14,8 +14,6 @@
 namespace dcr {
 namespace {
 
-Status corrupt(std::string message) { return Status(Code::kCorrupt, std::move(message)); }
-
 // Bits beyond `used` in the last byte are zero.
 bool padding_is_zero(ByteSpan bytes, std::uint64_t used) {
   const unsigned tail = static_cast<unsigned>(used % 8);

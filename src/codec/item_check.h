@@ -2,10 +2,14 @@
 #pragma once
 
 #include <span>
+#include <string>
+#include <utility>
 
 #include "codec/payload.h"
 
 namespace dcr {
+
+inline Status corrupt(std::string message) { return {Code::kCorrupt, std::move(message)}; }
 
 // Positions ascend and stay within the box; counts agree; padding is zero. Errors: kCorrupt.
 Status check_locations(const ItemView& item);

@@ -57,8 +57,6 @@ class StreamCursors {
   std::array<ByteSpan, kStreamSlots> left_{};
 };
 
-Status corrupt(std::string message) { return Status(Code::kCorrupt, std::move(message)); }
-
 // What an item's record is relative to.
 struct Previous {
   bool any = false;

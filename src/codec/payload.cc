@@ -14,7 +14,7 @@
 namespace dcr {
 namespace {
 
-Status corrupt(std::string message) {
+Status corrupt_payload(std::string message) {
   return Status(Code::kCorrupt, "payload: " + std::move(message));
 }
 
@@ -25,9 +25,9 @@ Status check_envelope(ByteSpan stored, const PayloadLimits& limits, std::uint32_
                                        " bytes are above the limit of " +
                                        std::to_string(limits.stored_bytes_max));
   }
-  if (stored.size() < kPayloadFixedBytes) return corrupt("truncated header");
+  if (stored.size() < kPayloadFixedBytes) return corrupt_payload("truncated header");
   ByteReader in(stored);
-  if (in.text(kPayloadMagic.size()) != kPayloadMagic) return corrupt("wrong magic");
+  if (in.text(kPayloadMagic.size()) != kPayloadMagic) return corrupt_payload("wrong magic");
   const std::uint32_t version = in.u32();
   if (version != kFormatVersion) {
     return Status(Code::kUnsupported, "payload: format version " + std::to_string(version) +
@@ -36,12 +36,12 @@ Status check_envelope(ByteSpan stored, const PayloadLimits& limits, std::uint32_
   }
   *header_bytes = in.u32();
   if (*header_bytes < kPayloadFixedBytes || *header_bytes > stored.size()) {
-    return corrupt("header length " + std::to_string(*header_bytes) + " out of range");
+    return corrupt_payload("header length " + std::to_string(*header_bytes) + " out of range");
   }
   const std::uint64_t total = in.u64();
   if (total != stored.size()) {
-    return corrupt("header says " + std::to_string(total) + " bytes, there are " +
-                   std::to_string(stored.size()));
+    return corrupt_payload("header says " + std::to_string(total) + " bytes, there are " +
+                           std::to_string(stored.size()));
   }
   return {};
 }
@@ -52,8 +52,8 @@ Status check_digest(ByteSpan stored, ByteSpan key) {
     return Status(Code::kUnsupported, "payload: digest algorithm " + std::to_string(algorithm));
   }
   if ((algorithm == kDigestBlake2b128Keyed) == key.empty()) {
-    return corrupt(key.empty() ? "keyed digest, but no run key is configured"
-                               : "digest without the configured run key");
+    return corrupt_payload(key.empty() ? "keyed digest, but no run key is configured"
+                                       : "digest without the configured run key");
   }
   static constexpr Digest kZero{};
   Blake2b hash(key);
@@ -63,7 +63,8 @@ Status check_digest(ByteSpan stored, ByteSpan key) {
   Digest claimed;
   std::copy_n(stored.begin() + kPayloadDigestOffset, claimed.size(), claimed.begin());
   if (DCR_MUTANT("payload_digest_unchecked")) return {};
-  if (!digest_equal(hash.finish(), claimed)) return corrupt("digest does not match its bytes");
+  if (!digest_equal(hash.finish(), claimed))
+    return corrupt_payload("digest does not match its bytes");
   return {};
 }
 
@@ -87,18 +88,19 @@ Status parse_header(ByteReader* in, PayloadHeader* header, std::uint64_t* raw_by
   const ByteSpan schema = in->bytes(sizeof(Digest));
   std::copy(schema.begin(), schema.end(), header->schema.begin());
   in->bytes(sizeof(Digest));
-  if (!in->ok()) return corrupt("truncated header");
+  if (!in->ok()) return corrupt_payload("truncated header");
   if (header->owners == 0 || header->owner >= header->owners) {
-    return corrupt("owner " + std::to_string(header->owner) + " of " +
-                   std::to_string(header->owners));
+    return corrupt_payload("owner " + std::to_string(header->owner) + " of " +
+                           std::to_string(header->owners));
   }
   const auto scaled = checked_multiply(header->number, header->owners);
-  if (!scaled || !checked_add(*scaled, header->owner)) return corrupt("payload number overflows");
+  if (!scaled || !checked_add(*scaled, header->owner))
+    return corrupt_payload("payload number overflows");
   if (schema_algorithm != kDigestBlake2b128) {
     return Status(Code::kUnsupported,
                   "payload: schema digest algorithm " + std::to_string(schema_algorithm));
   }
-  if (reserved != 0) return corrupt("reserved bytes are not zero");
+  if (reserved != 0) return corrupt_payload("reserved bytes are not zero");
   return {};
 }
 
@@ -115,7 +117,7 @@ Status parse_stream(ByteReader* in, std::uint64_t raw_left, StreamEntry* entry) 
   entry->width = in->u8();
   entry->raw_bytes = in->varint();
   entry->stored_bytes = in->varint();
-  if (!in->ok()) return corrupt("truncated stream table");
+  if (!in->ok()) return corrupt_payload("truncated stream table");
   if (kind >= kStreamKindCount) {
     return Status(Code::kUnsupported, "payload: stream kind " + std::to_string(kind));
   }
@@ -126,17 +128,17 @@ Status parse_stream(ByteReader* in, std::uint64_t raw_left, StreamEntry* entry) 
                   "payload: coding " + std::to_string(entry->coding) + " of stream " + name);
   }
   if (!valid_stream_width(entry->kind, entry->width)) {
-    return corrupt("stream " + name + " of width " + std::to_string(entry->width));
+    return corrupt_payload("stream " + name + " of width " + std::to_string(entry->width));
   }
   if (entry->raw_bytes == 0 || entry->stored_bytes == 0)
-    return corrupt("stream " + name + " is empty");
+    return corrupt_payload("stream " + name + " is empty");
   if (entry->raw_bytes > raw_left) {
     return Status(Code::kTooLarge,
                   "payload: stream " + name + " of " + std::to_string(entry->raw_bytes) +
                       " bytes exceeds the raw size that is left, " + std::to_string(raw_left));
   }
   if (entry->coding == kCodingStored && entry->raw_bytes != entry->stored_bytes) {
-    return corrupt("stream " + name + " is stored with two sizes");
+    return corrupt_payload("stream " + name + " is stored with two sizes");
   }
   return {};
 }
@@ -150,11 +152,11 @@ Status parse_table(ByteReader* in, std::uint16_t count, std::uint64_t raw_bytes,
     DCR_TRY(parse_stream(in, raw_left, &entry));
     raw_left -= entry.raw_bytes;
     const unsigned slot = stream_slot(entry.kind, entry.width);
-    if (slot < next_slot) return corrupt("streams are out of order or repeated");
+    if (slot < next_slot) return corrupt_payload("streams are out of order or repeated");
     next_slot = slot + 1;
     entries->push_back(entry);
   }
-  if (raw_left != 0) return corrupt("streams do not add up to the raw size");
+  if (raw_left != 0) return corrupt_payload("streams do not add up to the raw size");
   return {};
 }
 
@@ -181,7 +183,8 @@ Result<PayloadHeader> peek_payload_header(ByteSpan stored) {
 
 Status Payload::check_streams(ByteSpan body) {
   for (const StreamEntry& entry : entries_) {
-    if (entry.stored_bytes > body.size()) return corrupt("streams are longer than the payload");
+    if (entry.stored_bytes > body.size())
+      return corrupt_payload("streams are longer than the payload");
     const ByteSpan stored = body.first(static_cast<std::size_t>(entry.stored_bytes));
     body = body.subspan(stored.size());
     if (entry.coding != kCodingZstd) continue;
@@ -189,7 +192,8 @@ Status Payload::check_streams(ByteSpan body) {
     DCR_TRY(check_frame(stored, entry.raw_bytes)
                 .with_context("payload: stream " + stream_name(entry.kind)));
   }
-  if (!body.empty()) return corrupt(std::to_string(body.size()) + " bytes after the last stream");
+  if (!body.empty())
+    return corrupt_payload(std::to_string(body.size()) + " bytes after the last stream");
   return {};
 }
 
@@ -234,7 +238,7 @@ Result<Payload> Payload::read(ByteSpan stored, const Digest& schema,
                                        digest_text(schema) + ")");
   }
   DCR_TRY(parse_table(&in, streams, raw_bytes, &payload.entries_));
-  if (in.remaining() != 0) return corrupt("bytes after the stream table");
+  if (in.remaining() != 0) return corrupt_payload("bytes after the stream table");
   const ByteSpan body = stored.subspan(header_bytes);
   DCR_TRY(payload.check_streams(body));
   DCR_TRY(payload.decompress(body, raw_bytes));

@@ -15,7 +15,7 @@ namespace {
 // the visitor keeps.
 constexpr std::uint64_t kPiecesShare = 4;
 
-struct Step {
+struct ComposeStep {
   std::uint32_t tensor = 0;
   std::uint64_t offset = 0, bytes = 0;
   const ItemView* item = nullptr;  // null: the base's bytes as they are
@@ -42,7 +42,7 @@ class Composer {
     const std::uint64_t piece_bytes = piece_words(static_cast<unsigned>(width)) * width;
     std::uint64_t offset = 0;
     do {
-      Step step{index, offset, std::min(piece_bytes, tensor.target.bytes - offset), nullptr};
+      ComposeStep step{index, offset, std::min(piece_bytes, tensor.target.bytes - offset), nullptr};
       if (next_ < in_.places.size() && in_.places[next_].tensor == index &&
           in_.places[next_].offset * width == offset) {
         DCR_TRY(find_item(next_++, &step));
@@ -60,7 +60,7 @@ class Composer {
   }
 
   // Item number `number`, if the step's tensor needs it.
-  Status find_item(std::uint64_t number, Step* step) {
+  Status find_item(std::uint64_t number, ComposeStep* step) {
     const TensorRecipe& recipe = in_.recipes[step->tensor];
     if (number < recipe.items_from) return {};
     const ItemPlace& place = in_.places[static_cast<std::size_t>(number)];
@@ -93,7 +93,7 @@ class Composer {
   // Makes the pieces that were gathered; items of the loaded payload are needed no longer.
   Status flush() {
     std::uint64_t bytes_max = 1;
-    for (const Step& step : steps_) bytes_max = std::max(bytes_max, step.bytes);
+    for (const ComposeStep& step : steps_) bytes_max = std::max(bytes_max, step.bytes);
     const std::uint64_t window =
         pieces_in_flight(*work_.executor, work_.memory_bytes_max / kPiecesShare, bytes_max);
     Status status = ordered_map<ComposedPiece>(
@@ -104,7 +104,7 @@ class Composer {
     return status;
   }
 
-  Result<ComposedPiece> make(const Step& step) const {
+  Result<ComposedPiece> make(const ComposeStep& step) const {
     const TensorRecipe& recipe = in_.recipes[step.tensor];
     ComposedPiece piece{step.tensor, step.offset, Bytes(static_cast<std::size_t>(step.bytes)), {}};
     if (recipe.base >= 0 && step.bytes > 0) {
@@ -120,7 +120,7 @@ class Composer {
   const ComposeInput& in_;
   const std::function<Status(ComposedPiece&&)>& visit_;
   std::size_t next_ = 0;  // in places
-  std::vector<Step> steps_;
+  std::vector<ComposeStep> steps_;
   std::optional<Payload> payload_;
   std::uint32_t loaded_ = 0;
 };

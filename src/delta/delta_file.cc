@@ -16,7 +16,7 @@
 namespace dcr {
 namespace {
 
-constexpr std::string_view kMagic = "DCRDELTA";
+constexpr std::string_view kDeltaMagic = "DCRDELTA";
 constexpr std::string_view kTrailerMagic = "DCRTRAIL";
 
 // The trailer's fields before its digest, which the digest covers too.
@@ -28,7 +28,7 @@ constexpr std::uint64_t kPlacesShare = 8;
 Bytes prologue_bytes() {
   Bytes bytes;
   ByteWriter out(&bytes);
-  out.text(kMagic);
+  out.text(kDeltaMagic);
   out.u32(kFormatVersion);
   out.u32(0);
   DCR_ASSERT(bytes.size() == kDeltaPrologueBytes);
@@ -57,7 +57,7 @@ Status check_version(std::uint32_t version) {
 
 Status check_prologue(ByteSpan prologue) {
   ByteReader in(prologue);
-  if (in.text(kMagic.size()) != kMagic) {
+  if (in.text(kDeltaMagic.size()) != kDeltaMagic) {
     return {Code::kCorrupt, "not a delta file: it does not start with \"DCRDELTA\""};
   }
   DCR_TRY(check_version(in.u32()));

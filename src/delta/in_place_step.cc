@@ -11,10 +11,10 @@
 namespace dcr {
 namespace {
 
-class Step {
+class InPlaceStep {
  public:
-  Step(const Work& work, const ValidDelta& delta, const InPlacePlan& plan, Journal* journal,
-       std::uint64_t batch_bytes, DiskState* disk, InPlaceCounts* counts)
+  InPlaceStep(const Work& work, const ValidDelta& delta, const InPlacePlan& plan, Journal* journal,
+              std::uint64_t batch_bytes, DiskState* disk, InPlaceCounts* counts)
       : work_(work),
         delta_(*delta.reader),
         places_(delta.places),
@@ -201,7 +201,7 @@ Status confirm_target(const Work& work, const DeltaReader& delta, const std::str
   return remove_journal(*work.files, path);
 }
 
-Status Step::rename() {
+Status InPlaceStep::rename() {
   Journal journal;
   journal.delta = delta_.id();
   journal.state = JournalState::kRenaming;
@@ -211,7 +211,7 @@ Status Step::rename() {
   return do_renames(*work_.files, home_directory(disk_.checkpoint), journal);
 }
 
-Status Step::finish() {
+Status InPlaceStep::finish() {
   // What was read before and not written since is not read again.
   std::map<std::string, Digest> known;
   for (std::size_t i = 0; i < plan_.tensors.size(); ++i) {
@@ -229,7 +229,7 @@ Status Step::finish() {
 Status run_step(const Work& work, const ValidDelta& delta, const InPlacePlan& plan,
                 Journal* journal, std::uint64_t batch_bytes, DiskState* disk,
                 InPlaceCounts* counts) {
-  return Step(work, delta, plan, journal, batch_bytes, disk, counts).run();
+  return InPlaceStep(work, delta, plan, journal, batch_bytes, disk, counts).run();
 }
 
 Status complete_renaming(const Work& work, const DeltaReader& delta, const std::string& path,

@@ -9,12 +9,12 @@
 namespace dcr {
 namespace {
 
-constexpr std::uint8_t kMagic[8] = {'D', 'C', 'R', 'J', 'O', 'U', 'R', 'N'};
+constexpr std::uint8_t kJournalMagic[8] = {'D', 'C', 'R', 'J', 'O', 'U', 'R', 'N'};
 constexpr std::uint32_t kJournalVersion = 0;
 constexpr std::size_t kDigestBytes = sizeof(Digest);
 constexpr std::uint32_t kJournalPermissions = 0600;
 
-Status corrupt(const std::string& what) { return {Code::kCorrupt, "journal: " + what}; }
+Status corrupt_journal(const std::string& what) { return {Code::kCorrupt, "journal: " + what}; }
 
 void put_names(const std::vector<std::string>& names, ByteWriter* writer) {
   writer->u32(static_cast<std::uint32_t>(names.size()));
@@ -26,13 +26,13 @@ void put_names(const std::vector<std::string>& names, ByteWriter* writer) {
 
 Status read_names(const char* field, ByteReader* reader, std::vector<std::string>* names) {
   const std::uint32_t count = reader->u32();
-  if (!reader->ok()) return corrupt(std::string(field) + " are missing");
+  if (!reader->ok()) return corrupt_journal(std::string(field) + " are missing");
   // A removal for each file of the base and a rename for each of the target.
-  if (count > kFilesPerCheckpointMax) return corrupt(std::string("too many ") + field);
+  if (count > kFilesPerCheckpointMax) return corrupt_journal(std::string("too many ") + field);
   for (std::uint32_t i = 0; i < count; ++i) {
     const std::uint16_t size = reader->u16();
     std::string name(reader->text(size));
-    if (!reader->ok()) return corrupt(std::string(field) + " end early");
+    if (!reader->ok()) return corrupt_journal(std::string(field) + " end early");
     DCR_TRY(validate_file_name(name).with_context(std::string("journal: ") + field));
     names->push_back(std::move(name));
   }
@@ -43,10 +43,10 @@ Status read_items(ByteReader* reader, Journal* journal) {
   journal->first_item = reader->u64();
   journal->end_item = reader->u64();
   const std::uint64_t payload_bytes = reader->u64();
-  if (!reader->ok()) return corrupt("items end early");
-  if (journal->first_item >= journal->end_item) return corrupt("an empty range of items");
+  if (!reader->ok()) return corrupt_journal("items end early");
+  if (journal->first_item >= journal->end_item) return corrupt_journal("an empty range of items");
   const ByteSpan payload = reader->bytes(payload_bytes);
-  if (!reader->ok()) return corrupt("payload bytes disagree with the size");
+  if (!reader->ok()) return corrupt_journal("payload bytes disagree with the size");
   journal->payload.assign(payload.begin(), payload.end());
   return {};
 }
@@ -61,7 +61,7 @@ Bytes encode_journal(const Journal& journal) {
   Bytes out;
   out.reserve(journal.payload.size() + 128);
   ByteWriter writer(&out);
-  writer.bytes(kMagic);
+  writer.bytes(kJournalMagic);
   writer.u32(kJournalVersion);
   writer.u8(static_cast<std::uint8_t>(journal.state));
   writer.u8(kDigestBlake2b128);
@@ -82,14 +82,15 @@ Bytes encode_journal(const Journal& journal) {
 }
 
 Result<Journal> decode_journal(ByteSpan bytes) {
-  if (bytes.size() < sizeof(kMagic) + kDigestBytes) return corrupt("too short");
+  if (bytes.size() < sizeof(kJournalMagic) + kDigestBytes) return corrupt_journal("too short");
   const ByteSpan body = bytes.first(bytes.size() - kDigestBytes);
   Digest stored;
   std::copy_n(bytes.end() - kDigestBytes, kDigestBytes, stored.begin());
-  if (!digest_equal(stored, blake2b(body))) return corrupt("the digest is wrong");
+  if (!digest_equal(stored, blake2b(body))) return corrupt_journal("the digest is wrong");
 
   ByteReader reader(body);
-  if (!std::ranges::equal(reader.bytes(sizeof(kMagic)), kMagic)) return corrupt("wrong magic");
+  if (!std::ranges::equal(reader.bytes(sizeof(kJournalMagic)), kJournalMagic))
+    return corrupt_journal("wrong magic");
   const std::uint32_t version = reader.u32();
   if (reader.ok() && version != kJournalVersion) {
     return Status(Code::kUnsupported, "journal: version " + std::to_string(version) +
@@ -101,9 +102,9 @@ Result<Journal> decode_journal(ByteSpan bytes) {
   const std::uint8_t algorithm = reader.u8();
   const std::uint16_t reserved = reader.u16();
   const ByteSpan delta = reader.bytes(journal.delta.size());
-  if (!reader.ok()) return corrupt("the header ends early");
-  if (algorithm != kDigestBlake2b128) return corrupt("unknown digest algorithm");
-  if (reserved != 0) return corrupt("reserved bytes are not zero");
+  if (!reader.ok()) return corrupt_journal("the header ends early");
+  if (algorithm != kDigestBlake2b128) return corrupt_journal("unknown digest algorithm");
+  if (reserved != 0) return corrupt_journal("reserved bytes are not zero");
   std::copy(delta.begin(), delta.end(), journal.delta.begin());
   switch (state) {
     case static_cast<std::uint8_t>(JournalState::kItems):
@@ -116,9 +117,9 @@ Result<Journal> decode_journal(ByteSpan bytes) {
       DCR_TRY(read_names("removals", &reader, &journal.removals));
       break;
     default:
-      return corrupt("unknown state");
+      return corrupt_journal("unknown state");
   }
-  if (reader.remaining() != 0) return corrupt("bytes after the end");
+  if (reader.remaining() != 0) return corrupt_journal("bytes after the end");
   return journal;
 }
 

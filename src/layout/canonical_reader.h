@@ -8,6 +8,9 @@
 
 namespace dcr {
 
+// How many words are read at a time where all of a tensor need not be held.
+inline constexpr std::uint64_t kBlockWords = 64 * 1024;
+
 class CanonicalReader {
  public:
   virtual ~CanonicalReader() = default;

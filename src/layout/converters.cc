@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/checked.h"
+#include "layout/canonical_reader.h"
 #include "layout/local_tensor.h"
 #include "tensor/cast.h"
 #include "tensor/text.h"
@@ -16,7 +17,6 @@ namespace dcr {
 
 namespace {
 
-constexpr std::uint64_t kBlockWords = 64 * 1024;
 constexpr std::uint64_t kLowRankMax = 4096;
 
 Status check(bool right, const std::string& converter, const std::string& input,

@@ -165,7 +165,7 @@ TEST(OwnerPlan, ShardsOfLargeTensors) {
   }
 }
 
-CanonicalTensor tensor(const std::string& name, Shape shape, Dtype dtype = Dtype::kBF16) {
+CanonicalTensor tensor_of(const std::string& name, Shape shape, Dtype dtype = Dtype::kBF16) {
   return {name, dtype, std::move(shape), 0};
 }
 
@@ -184,27 +184,27 @@ std::string plan_error(std::vector<CanonicalTensor> tensors, const std::string& 
 
 TEST(OwnerPlan, RulesAndTensorsMustMeet) {
   EXPECT_EQ(
-      plan_error({tensor("a", {4}), tensor("b", {4})}, R"({"match": "a", "class": "column"})"),
+      plan_error({tensor_of("a", {4}), tensor_of("b", {4})}, R"({"match": "a", "class": "column"})"),
       "tensor \"b\" has no rule in the layout; add one that matches it");
-  EXPECT_EQ(plan_error({tensor("a", {4})}, R"({"match": "a", "class": "column"},
+  EXPECT_EQ(plan_error({tensor_of("a", {4})}, R"({"match": "a", "class": "column"},
                        {"match": "b.{i}", "class": "column"})"),
             "rule 2 (\"b.{i}\") matches no tensor; correct its pattern or remove it");
-  EXPECT_EQ(plan_error({tensor("a.1", {4})}, R"({"match": "a.{i}", "class": "column"},
+  EXPECT_EQ(plan_error({tensor_of("a.1", {4})}, R"({"match": "a.{i}", "class": "column"},
                        {"match": "{any}.1", "class": "column"})"),
             "tensor \"a.1\" has two rules in the layout: rule 1 (\"a.{i}\") and rule 2 "
             "(\"{any}.1\"); keep one");
-  EXPECT_EQ(plan_error({tensor("a.1.g", {4}), tensor("a.2.g", {4}), tensor("a.1.u", {4})},
+  EXPECT_EQ(plan_error({tensor_of("a.1.g", {4}), tensor_of("a.2.g", {4}), tensor_of("a.1.u", {4})},
                        R"({"match": ["a.{i}.g", "a.{i}.u"], "class": "gated"})"),
             "tensor \"a.2.g\": rule 1 (\"a.{i}.g\") joins it with \"a.{i}.u\", which the catalogue "
             "lacks");
-  EXPECT_EQ(plan_error({tensor("x.0", {4}), tensor("x.2", {4})},
+  EXPECT_EQ(plan_error({tensor_of("x.0", {4}), tensor_of("x.2", {4})},
                        R"({"match": "x.{e}", "name": "x", "class": "column", "experts": 3})"),
             "tensor \"x.0\": rule 1 (\"x.{e}\") joins it with \"x.{e}\" of expert 1, which the "
             "catalogue lacks");
   EXPECT_EQ(
-      plan_error({tensor("x.3", {4})}, R"({"match": "x.{e}", "class": "column", "experts": 3})"),
+      plan_error({tensor_of("x.3", {4})}, R"({"match": "x.{e}", "class": "column", "experts": 3})"),
       "tensor \"x.3\" is expert 3, but rule 1 (\"x.{e}\") has 3 experts");
-  EXPECT_EQ(plan_error({tensor("a", {4}), tensor("b", {4})},
+  EXPECT_EQ(plan_error({tensor_of("a", {4}), tensor_of("b", {4})},
                        R"({"match": "a", "name": "c", "class": "column"},
                        {"match": "b", "name": "c", "class": "column"})"),
             "tensors \"a\" and \"b\" both make local tensor \"c\"; give one of their rules another "
@@ -215,7 +215,7 @@ TEST(OwnerPlan, RulesAndTensorsMustMeet) {
 TEST(OwnerPlan, NamesAndExpertsAreBounded) {
   std::vector<CanonicalTensor> tensors;
   tensors.reserve(5000);
-  for (int i = 0; i < 5000; ++i) tensors.push_back(tensor("x." + std::to_string(i) + ".0", {4}));
+  for (int i = 0; i < 5000; ++i) tensors.push_back(tensor_of("x." + std::to_string(i) + ".0", {4}));
   const std::uint64_t peak = peak_allocation([&] {
     EXPECT_EQ(plan_error(tensors, R"({"match": "x.{i}.{e}", "name": "x.{i}", "class": "column",
                          "experts": 65536})"),
@@ -224,7 +224,7 @@ TEST(OwnerPlan, NamesAndExpertsAreBounded) {
   });
   EXPECT_LT(peak, 16 * kMiB);
   const std::string word(600, 'w');
-  const Catalogue catalogue = test_catalogue({tensor(word, {4})});
+  const Catalogue catalogue = test_catalogue({tensor_of(word, {4})});
   const auto layout = parse_owner_layout(
       R"({"format": 0, "ranks": 1, "rules": [{"match": "{any}", "name": "{any}{any}",
           "class": "replicated"}]})");
@@ -237,30 +237,30 @@ TEST(OwnerPlan, NamesAndExpertsAreBounded) {
 }
 
 TEST(OwnerPlan, ShapesMustFitTheirClass) {
-  EXPECT_EQ(plan_error({tensor("a", {6, 2})}, R"({"match": "a", "class": "column"})"),
+  EXPECT_EQ(plan_error({tensor_of("a", {6, 2})}, R"({"match": "a", "class": "column"})"),
             "tensor \"a\" of shape [6, 2] does not divide into 4 shards along dimension 0; class "
             "\"fsdp\" or \"replicated\" holds it");
-  EXPECT_EQ(plan_error({tensor("a", {8})}, R"({"match": "a", "class": "row"})"),
+  EXPECT_EQ(plan_error({tensor_of("a", {8})}, R"({"match": "a", "class": "row"})"),
             "tensor \"a\" of shape [8] has no dimension 1 to cut; class \"replicated\" holds it");
-  EXPECT_EQ(plan_error({tensor("a", {8, 2}), tensor("b", {8, 3})},
+  EXPECT_EQ(plan_error({tensor_of("a", {8, 2}), tensor_of("b", {8, 3})},
                        R"({"match": ["a", "b"], "class": "gated"})"),
             "tensor \"b\" of shape [8, 3] does not fit together with \"a\" of shape [8, 2]");
-  EXPECT_EQ(plan_error({tensor("a.0", {8, 2}), tensor("a.1", {4, 2})},
+  EXPECT_EQ(plan_error({tensor_of("a.0", {8, 2}), tensor_of("a.1", {4, 2})},
                        R"({"match": "a.{e}", "name": "a", "class": "column", "experts": 2})"),
             "tensor \"a.1\" of shape [4, 2] does not fit together with \"a.0\" of shape [8, 2]");
-  EXPECT_EQ(plan_error({tensor("a", {8}), tensor("b", {8}, Dtype::kF32)},
+  EXPECT_EQ(plan_error({tensor_of("a", {8}), tensor_of("b", {8}, Dtype::kF32)},
                        R"({"match": ["a", "b"], "class": "gated"})"),
             "tensor \"b\" of shape [8] has dtype F32 and \"a\" has BF16; a rule that joins them "
             "says which \"dtype\" they get");
-  EXPECT_EQ(plan_error({tensor("q", {8, 2}), tensor("k", {6, 2}), tensor("v", {6, 2})},
+  EXPECT_EQ(plan_error({tensor_of("q", {8, 2}), tensor_of("k", {6, 2}), tensor_of("v", {6, 2})},
                        R"({"match": ["q", "k", "v"], "class": "qkv", "groups": 4})"),
             "tensor \"k\" of shape [6, 2] does not divide into 4 groups of heads");
-  EXPECT_EQ(plan_error({tensor("q", {2, 2}), tensor("k", {2, 2}), tensor("v", {2, 2})},
+  EXPECT_EQ(plan_error({tensor_of("q", {2, 2}), tensor_of("k", {2, 2}), tensor_of("v", {2, 2})},
                        R"({"match": ["q", "k", "v"], "class": "qkv", "groups": 2})"),
             "tensor \"q\" of shape [2, 2] and its key and value have 6 rows, which do not divide "
             "into 4 shards");
   EXPECT_EQ(
-      plan_error({tensor("a", {8, 2})}, R"({"match": "a", "class": "column", "permute": [0]})"),
+      plan_error({tensor_of("a", {8, 2})}, R"({"match": "a", "class": "column", "permute": [0]})"),
       "tensor \"a\" of shape [8, 2] does not have the 1 dimensions that its rule permutes");
 }
 
@@ -275,7 +275,7 @@ std::string box_shard(const std::string& ranks, int rows, int begin, int count) 
 }
 
 TEST(OwnerPlan, ExplicitBoxesMustCoverOnce) {
-  const std::vector<CanonicalTensor> tensors = {tensor("a", {10})};
+  const std::vector<CanonicalTensor> tensors = {tensor_of("a", {10})};
   EXPECT_EQ(
       plan_error(tensors, box_rule(box_shard("0, 2", 6, 0, 6) + "," + box_shard("1, 3", 4, 6, 4))),
       "");
@@ -299,7 +299,7 @@ TEST(OwnerPlan, ExplicitBoxesMustCoverOnce) {
 
 // Tasks from elsewhere: replicas must agree.
 TEST(OwnerPlan, ReplicasMustAgree) {
-  const Catalogue catalogue = test_catalogue({tensor("a", {8}), tensor("b", {4})});
+  const Catalogue catalogue = test_catalogue({tensor_of("a", {8}), tensor_of("b", {4})});
   const OwnerPlan plan = make_plan(catalogue, R"({"format": 0, "ranks": 4, "rules": [
       {"match": "a", "class": "column", "shards": 2}, {"match": "b", "class": "replicated"}]})");
   std::vector<std::vector<ConversionTask>> good;
@@ -340,7 +340,7 @@ TEST(OwnerPlan, ReplicasMustAgree) {
 
 // Tensors of several elements to a word are held by their bytes.
 TEST(OwnerPlan, SubByteTensorsAreBytes) {
-  const Catalogue catalogue = test_catalogue({tensor("a", {6, 3}, Dtype::kF4)});
+  const Catalogue catalogue = test_catalogue({tensor_of("a", {6, 3}, Dtype::kF4)});
   const OwnerPlan plan = make_plan(catalogue, R"({"format": 0, "ranks": 2, "rules": [
       {"match": "a", "class": "fsdp"}]})");
   const OwnerRank rank = plan.rank(catalogue, 1);
@@ -356,7 +356,7 @@ TEST(OwnerPlan, SubByteTensorsAreBytes) {
 }
 
 TEST(OwnerPlan, ScalarsAndEmptyShards) {
-  const Catalogue catalogue = test_catalogue({tensor("a", {}), tensor("b", {3, 2})});
+  const Catalogue catalogue = test_catalogue({tensor_of("a", {}), tensor_of("b", {3, 2})});
   const OwnerPlan plan = make_plan(catalogue, R"({"format": 0, "ranks": 4, "rules": [
       {"match": "a", "class": "fsdp"}, {"match": "b", "class": "fsdp"}]})");
   EXPECT_EQ(plan.rank(catalogue, 0).tasks[0].view.sizes, Shape{1});

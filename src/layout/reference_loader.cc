@@ -15,8 +15,6 @@ namespace dcr {
 
 namespace {
 
-constexpr std::uint64_t kBlockWords = 64 * 1024;
-
 // A storage of the loader's own, released at the end.
 class Temporary {
  public:

@@ -14,7 +14,7 @@
 namespace dcr {
 namespace {
 
-ReceiverPlan make_plan(const Catalogue& catalogue, const std::string& json) {
+ReceiverPlan loader_plan(const Catalogue& catalogue, const std::string& json) {
   Result<Layout> layout = parse_receiver_layout(json);
   EXPECT_TRUE(layout.ok()) << layout.status().message() << "\n" << json;
   if (!layout.ok()) return {};
@@ -29,7 +29,7 @@ TEST(ReferenceLoader, LoadsTheFormulas) {
   for (std::uint64_t round = 0; round < campaign_cases(800); ++round) {
     const RandomLayout random = random_layout(prng, true);
     SCOPED_TRACE("round " + std::to_string(round) + "\n" + random.json);
-    const ReceiverPlan plan = make_plan(random.catalogue, random.json);
+    const ReceiverPlan plan = loader_plan(random.catalogue, random.json);
     TestCanonical canonical(random.catalogue);
     for (Bytes& bytes : canonical.tensors) {
       for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(prng.next());
@@ -108,8 +108,8 @@ class Behaviours : public ::testing::Test {
   // Rank 1's loader with the behaviour.
   void make(const std::string& behaviour, const std::string& shape_class = "column") {
     const ReceiverPlan plan =
-        make_plan(catalogue_, R"({"format": 0, "ranks": 2, "rules": [{"match": "a", "class": ")" +
-                                  shape_class + R"(", "behaviour": ")" + behaviour + "\"}]}");
+        loader_plan(catalogue_, R"({"format": 0, "ranks": 2, "rules": [{"match": "a", "class": ")" +
+                                    shape_class + R"(", "behaviour": ")" + behaviour + "\"}]}");
     Result<ReceiverRank> rank = plan.rank(catalogue_, 1);
     ASSERT_TRUE(rank.ok());
     memory_ = TestMemory(rank->storage_bytes);
@@ -311,7 +311,7 @@ TEST_F(Behaviours, TheHooksErrorIsTheLoads) {
 
 TEST(ReceiverPlan, PaddingIsFilled) {
   const Catalogue catalogue = test_catalogue({{"a", Dtype::kU8, {5, 2}, 0}});
-  const ReceiverPlan plan = make_plan(catalogue, R"({"format": 0, "ranks": 2, "rules": [
+  const ReceiverPlan plan = loader_plan(catalogue, R"({"format": 0, "ranks": 2, "rules": [
       {"match": "a", "class": "vocabulary", "multiple": 8}]})");
   const Result<ReceiverRank> rank = plan.rank(catalogue, 1);
   ASSERT_TRUE(rank.ok());
@@ -333,7 +333,7 @@ TEST(ReceiverPlan, PaddingIsFilled) {
 TEST(ReceiverPlan, AliasesShareAndBuffersStay) {
   const Catalogue catalogue =
       test_catalogue({{"embed", Dtype::kU8, {4}, 0}, {"head", Dtype::kU8, {4}, 0}});
-  const ReceiverPlan plan = make_plan(catalogue, R"({"format": 0, "ranks": 1, "rules": [
+  const ReceiverPlan plan = loader_plan(catalogue, R"({"format": 0, "ranks": 1, "rules": [
       {"match": "embed", "class": "replicated"}, {"match": "head", "class": "replicated"}],
       "aliases": [{"name": "head", "of": "embed"}, {"name": "other", "of": "embed"}],
       "buffers": [{"name": "inv_freq", "dtype": "F32", "shape": [3]}]})");
@@ -352,7 +352,7 @@ TEST(ReceiverPlan, AliasesShareAndBuffersStay) {
 TEST(ReceiverPlan, NoRankHasWhatIsLeftOut) {
   const Catalogue catalogue = test_catalogue(
       {{"a.0", Dtype::kU8, {4}, 0}, {"a.1", Dtype::kU8, {4}, 0}, {"b.1", Dtype::kU8, {4}, 0}});
-  const ReceiverPlan plan = make_plan(catalogue, R"({"format": 0, "ranks": 1, "rules": [
+  const ReceiverPlan plan = loader_plan(catalogue, R"({"format": 0, "ranks": 1, "rules": [
       {"match": ["a.{i}", "b.{i}"], "class": "none", "behaviour": "claim_loaded"}]})");
   const Result<ReceiverRank> rank = plan.rank(catalogue, 0);
   ASSERT_TRUE(rank.ok()) << rank.status().message();

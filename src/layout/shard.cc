@@ -14,7 +14,6 @@ namespace dcr {
 
 namespace {
 
-constexpr std::uint64_t kBlockWords = 64 * 1024;
 // Shorter runs come from a window of canonical words that is read at once: a permuted tensor's runs
 // are single words.
 constexpr std::uint64_t kShortWords = 64;

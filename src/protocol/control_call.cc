@@ -6,7 +6,7 @@
 namespace dcr {
 namespace {
 
-constexpr std::array<const char*, std::variant_size_v<ControlRequest>> kNames = {
+constexpr std::array<const char*, std::variant_size_v<ControlRequest>> kRequestNames = {
     "read",
     "read_member",
     "read_members",
@@ -84,6 +84,8 @@ ControlReply call_control(ControlPlane& control, const ControlRequest& request) 
   return std::visit(Call(&control), request);
 }
 
-const char* control_request_name(const ControlRequest& request) { return kNames[request.index()]; }
+const char* control_request_name(const ControlRequest& request) {
+  return kRequestNames[request.index()];
+}
 
 }  // namespace dcr

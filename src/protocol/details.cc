@@ -7,11 +7,11 @@
 namespace dcr {
 namespace {
 
-constexpr std::uint8_t kFormat = 0;
+constexpr std::uint8_t kDetailsFormat = 0;
 
 template <typename Details>
 Bytes encode(const Details& details) {
-  Bytes bytes = {kFormat};
+  Bytes bytes = {kDetailsFormat};
   MessageWriter out(&bytes);
   fields(out, details);
   return bytes;
@@ -24,10 +24,10 @@ Result<Details> decode(ByteSpan bytes, const char* what) {
                   std::string(what) + " exceed " + std::to_string(kNeedsBytesMax) + " bytes");
   }
   if (bytes.empty()) return Status(Code::kCorrupt, std::string(what) + " are missing");
-  if (bytes[0] != kFormat) {
+  if (bytes[0] != kDetailsFormat) {
     return Status(Code::kUnsupported, std::string(what) + " have format " +
                                           std::to_string(bytes[0]) + "; this build knows format " +
-                                          std::to_string(kFormat));
+                                          std::to_string(kDetailsFormat));
   }
   Details details;
   MessageReader in(bytes.subspan(1));

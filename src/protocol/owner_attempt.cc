@@ -9,7 +9,7 @@
 namespace dcr {
 namespace {
 
-constexpr std::size_t kStopsMax = 16;  // coordinators that wait for an answer
+constexpr std::size_t kOwnerStopsMax = 16;  // coordinators that wait for an answer
 
 // The number by which owners' groups know a candidate: of no other life of this owner either.
 std::uint64_t candidate_number(const Candidate& candidate) {
@@ -92,7 +92,7 @@ void OwnerEndpoint::Machine::on_message(const Endpoint& from, const StopAndWait&
     stop_sending(prepared_);
   }
   std::erase_if(stops_, [&](const Stopping& stop) { return stop.who.name == from.name; });
-  if (stops_.size() == kStopsMax) stops_.erase(stops_.begin());
+  if (stops_.size() == kOwnerStopsMax) stops_.erase(stops_.begin());
   stops_.push_back({from, message.attempt});
 }
 

@@ -11,7 +11,7 @@ namespace dcr {
 namespace {
 
 // Coordinators that wait for an answer; others ask again.
-constexpr std::size_t kStopsMax = 8;
+constexpr std::size_t kReceiverStopsMax = 8;
 
 // Whether what all receivers get of a tensor is enough for one that asked for `mine`.
 bool satisfies(Need all, Need mine) {
@@ -146,7 +146,7 @@ void ReceiverEndpoint::Machine::on_stop(const Endpoint& from, const StopAndWait&
   if (offered_ && offered_->second.attempt <= message.attempt) offered_.reset();
   const std::pair<Endpoint, std::uint64_t> stop(from, message.attempt);
   if (std::find(stops_.begin(), stops_.end(), stop) != stops_.end()) return;
-  if (stops_.size() == kStopsMax) stops_.erase(stops_.begin());
+  if (stops_.size() == kReceiverStopsMax) stops_.erase(stops_.begin());
   stops_.push_back(stop);
 }
 

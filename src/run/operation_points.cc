@@ -1,5 +1,7 @@
 #include "run/operation_points.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -33,12 +35,6 @@ const std::vector<RoleOperations>& roles() {
   return kAll;
 }
 
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
-  return text;
-}
-
 std::optional<std::uint64_t> number_of(std::string_view text) {
   std::uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -70,7 +66,7 @@ Status check(const OperationPoint& point) {
     const std::string near = nearest(point.operation, known);
     return {Code::kInvalidArgument, "the " + point.role + " has no operation " + point.operation +
                                         (near.empty() ? "" : " (did you mean " + near + "?)") +
-                                        "; it has " + joined(known)};
+                                        "; it has " + fmt::format("{}", fmt::join(known, ", "))};
   }
   if (point.nth == 0) return {Code::kInvalidArgument, "NTH counts from 1"};
   return {};

@@ -1,5 +1,7 @@
 #include "run/operator.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -10,12 +12,6 @@ namespace {
 constexpr std::uint64_t kRepeatMs = 250;
 constexpr std::uint64_t kOthersMs = 2'000;
 constexpr std::size_t kAnswersWaitingMax = 65'536;
-
-std::string joined(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
-}
 
 void add_engine(const OperatorReply& reply, VerifyReport* report) {
   ++report->engines;
@@ -217,7 +213,8 @@ Result<VerifyReport> Operator::verify(const std::string& path,
     if (!replies.contains(engine)) silent.push_back(engine);
   }
   return Status(Code::kUnavailable, "these engines did not open their gates within " +
-                                        std::to_string(wait_ms) + " ms: " + joined(silent));
+                                        std::to_string(wait_ms) +
+                                        " ms: " + fmt::format("{}", fmt::join(silent, ", ")));
 }
 
 Result<std::vector<std::string>> Operator::restore(std::uint64_t wait_ms) {

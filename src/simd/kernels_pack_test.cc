@@ -17,9 +17,9 @@
 namespace dcr {
 namespace {
 
-constexpr unsigned kWidths[] = {1, 2, 4, 8};
+constexpr unsigned kPackWidths[] = {1, 2, 4, 8};
 constexpr unsigned kSymbolBits[] = {2, 4, 8};
-constexpr std::uint8_t kGuard = 0xa7;
+constexpr std::uint8_t kPackGuard = 0xa7;
 constexpr std::size_t kGuardBytes = 64;
 
 // All lengths up to 300, and those around the blocks of 1,024 that kernels may work in.
@@ -68,11 +68,11 @@ class Words {
 };
 
 // Room for `bytes` of output with a guard behind, all set to the guard.
-Bytes guarded(std::size_t bytes) { return Bytes(bytes + kGuardBytes, kGuard); }
+Bytes guarded(std::size_t bytes) { return Bytes(bytes + kGuardBytes, kPackGuard); }
 
 bool guard_is_whole(const Bytes& output) {
   return std::all_of(output.end() - kGuardBytes, output.end(),
-                     [](std::uint8_t byte) { return byte == kGuard; });
+                     [](std::uint8_t byte) { return byte == kPackGuard; });
 }
 
 std::string describe(const Kernels& set, unsigned width, unsigned bits, std::size_t count) {
@@ -114,7 +114,7 @@ void expect_found_escapes(const Kernels& set, unsigned bits, const std::uint8_t*
 TEST(Pack, EverySetPacksAndUnpacksAsTheReference) {
   Words words;
   Prng random(11);
-  for (const unsigned width : kWidths) {
+  for (const unsigned width : kPackWidths) {
     for (const unsigned bits : kSymbolBits) {
       for (const std::size_t count : lengths()) {
         const std::uint8_t* const values = words.fill(width, count, &random);
@@ -145,7 +145,7 @@ TEST(Pack, EverySetUnpacksAndCountsAnyBytes) {
       for (const Kernels* set : supported_kernels()) {
         ASSERT_EQ(set->count_escapes(bits, in, count), escapes) << describe(*set, 0, bits, count);
         if (bits != 8) expect_found_escapes(*set, bits, in, count, escapes);
-        for (const unsigned width : kWidths) {
+        for (const unsigned width : kPackWidths) {
           Bytes expected = guarded(count * width);
           Bytes out = guarded(count * width);
           scalar_kernels().unpack_symbols(width, bits, in, count, expected.data());
@@ -163,7 +163,7 @@ TEST(Pack, UnpackInvertsPack) {
   Words words;
   Prng random(13);
   for (const Kernels* set : supported_kernels()) {
-    for (const unsigned width : kWidths) {
+    for (const unsigned width : kPackWidths) {
       for (const unsigned bits : kSymbolBits) {
         constexpr std::size_t kCount = 2500;
         const std::uint8_t* const values = words.fill(width, kCount, &random);
@@ -188,7 +188,7 @@ TEST(Pack, UnpackInvertsPack) {
 TEST(Planes, EverySetSplitsAndJoins) {
   Words words;
   Prng random(14);
-  for (const unsigned width : kWidths) {
+  for (const unsigned width : kPackWidths) {
     for (const std::size_t count : lengths()) {
       const std::uint8_t* const values = words.fill(width, count, &random);
       for (const Kernels* set : supported_kernels()) {
@@ -324,13 +324,13 @@ TEST(SumBytes, EverySetSumsAsTheReference) {
 TEST(ApplyDense, EverySetAppliesAsTheReferenceAtAnyAlignment) {
   Words words;
   Prng random(17);
-  for (const unsigned width : kWidths) {
+  for (const unsigned width : kPackWidths) {
     for (const std::size_t count : lengths()) {
       const std::uint8_t* const values = words.fill(width, count, &random);
       const std::size_t alignment = count % 16;
       Bytes resident(alignment + count * width);
       for (std::uint8_t& byte : resident) byte = static_cast<std::uint8_t>(random.next());
-      resident.insert(resident.end(), kGuardBytes, kGuard);
+      resident.insert(resident.end(), kGuardBytes, kPackGuard);
       for (const Encoding encoding : {Encoding::kOverwrite, Encoding::kXor, Encoding::kAdd}) {
         Bytes expected = resident;
         scalar_kernels().apply_dense(width, encoding, values, count, expected.data() + alignment);
@@ -351,7 +351,7 @@ TEST(ApplyDense, InvertsAScanOfWordsThatAllChanged) {
   Prng random(18);
   constexpr std::size_t kWords = 1500;
   for (const Kernels* set : supported_kernels()) {
-    for (const unsigned width : kWidths) {
+    for (const unsigned width : kPackWidths) {
       for (const Encoding encoding : {Encoding::kOverwrite, Encoding::kXor, Encoding::kAdd}) {
         Bytes old_words(kWords * width);
         for (std::uint8_t& byte : old_words) byte = static_cast<std::uint8_t>(random.next());

@@ -4,17 +4,12 @@
 
 #include "base/limits.h"
 #include "base/prng.h"
+#include "source/test_refit.h"
 #include "tests/support/campaign.h"
 #include "tests/support/memory_file_system.h"
 
 namespace dcr {
 namespace {
-
-Bytes random_bytes(Prng* prng, std::size_t count) {
-  Bytes bytes(count);
-  for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(prng->next());
-  return bytes;
-}
 
 // The view's words one by one, by the definition.
 Bytes words_of(const Bytes& storage, const TensorView& view) {

@@ -11,16 +11,6 @@
 namespace dcr {
 namespace {
 
-Attempt attempt_of(std::uint64_t candidate, AttemptMode mode) {
-  Attempt attempt;
-  attempt.attempt = candidate;
-  attempt.candidate = candidate;
-  attempt.base_version = candidate - 1;
-  attempt.target_version = candidate;
-  attempt.mode = mode;
-  return attempt;
-}
-
 // Ranks that wait for each other, as processes of a training cluster do.
 class WaitingRanks {
  public:
@@ -108,12 +98,12 @@ TEST(OwnerRanks, AGroupPerRank) {
     };
     on_all([&](std::size_t r) { EXPECT_TRUE(lone[r].group->initialize(0).ok()); });
     random.change();
-    ASSERT_TRUE(refit.prepare(attempt_of(1, AttemptMode::kMixed)).ok());
+    ASSERT_TRUE(refit.prepare(attempt_on(1, AttemptMode::kMixed)).ok());
     const std::vector<Bytes> reference = refit.all_payloads();
     refit.sinks.assign(lone.size(), TestSink());
     on_all([&](std::size_t r) {
       PayloadSink* const sink = &refit.sinks[r];
-      EXPECT_TRUE(lone[r].group->prepare(attempt_of(1, AttemptMode::kMixed), {&sink, 1}).ok());
+      EXPECT_TRUE(lone[r].group->prepare(attempt_on(1, AttemptMode::kMixed), {&sink, 1}).ok());
       EXPECT_TRUE(lone[r].group->commit(1).ok());
     });
     ASSERT_TRUE(refit.all_payloads() == reference) << seed;
@@ -125,7 +115,7 @@ TEST(OwnerRanks, AGroupPerRank) {
     on_all([&](std::size_t r) {
       refit.sinks[r] = TestSink();
       PayloadSink* const sink = &refit.sinks[r];
-      const auto failed = lone[r].group->prepare(attempt_of(2, AttemptMode::kDense), {&sink, 1});
+      const auto failed = lone[r].group->prepare(attempt_on(2, AttemptMode::kDense), {&sink, 1});
       EXPECT_EQ(failed.status().message(), r == 0 ? "owner 0: converter \"made.9\": no scale"
                                                   : "another owner failed; its error says why");
     });

@@ -11,16 +11,6 @@
 namespace dcr {
 namespace {
 
-Attempt attempt_of(std::uint64_t candidate, AttemptMode mode) {
-  Attempt attempt;
-  attempt.attempt = candidate;
-  attempt.candidate = candidate;
-  attempt.base_version = candidate - 1;
-  attempt.target_version = candidate;
-  attempt.mode = mode;
-  return attempt;
-}
-
 // "rows" is cut by columns over two ranks, "made" is converted from the shards' bytes.
 std::unique_ptr<TestRefit> large_refit(std::uint64_t rows, std::uint64_t columns) {
   auto refit = std::make_unique<TestRefit>(2);
@@ -87,7 +77,7 @@ TEST(OwnerScale, TensorsOfManyPieces) {
   for (std::uint64_t version = 1; version < 4; ++version) {
     change_every(refit.get(), version == 2 ? 10'000'019 : 999);
     const auto prepared =
-        refit->prepare(attempt_of(version, static_cast<AttemptMode>(version - 1)));
+        refit->prepare(attempt_on(version, static_cast<AttemptMode>(version - 1)));
     ASSERT_TRUE(prepared.ok()) << prepared.status().message();
     refit->apply(&resident);
     ASSERT_TRUE(resident == large_dense(*refit, kRows, kColumns)) << version;
@@ -135,7 +125,7 @@ TEST(OwnerScale, MemoryIsBounded) {
     DiscardingSink sink;
     PayloadSink* const sinks[] = {&sink};
     const std::uint64_t in_prepare = peak_allocation(
-        [&] { ASSERT_TRUE(refit.group->prepare(attempt_of(value, mode), sinks).ok()); });
+        [&] { ASSERT_TRUE(refit.group->prepare(attempt_on(value, mode), sinks).ok()); });
     EXPECT_LT(in_prepare, options.memory_bytes_max);
     EXPECT_GT(sink.sent, 0u);
     const std::uint64_t in_commit =
@@ -200,7 +190,7 @@ TEST(OwnerScale, ManyTinyTensors) {
   for (TestRank& rank : refit.all_ranks) {
     for (std::uint32_t i = 0; i < kTensors; i += 3) rank.storages[i][5] = 1;
   }
-  ASSERT_TRUE(refit.prepare(attempt_of(1, AttemptMode::kMixed)).ok());
+  ASSERT_TRUE(refit.prepare(attempt_on(1, AttemptMode::kMixed)).ok());
   refit.apply(&resident);
   EXPECT_TRUE(resident == refit.dense());
   ASSERT_TRUE(refit.group->commit(1).ok());

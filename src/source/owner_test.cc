@@ -15,7 +15,7 @@
 namespace dcr {
 namespace {
 
-Attempt attempt_of(std::uint64_t candidate, std::uint64_t base, AttemptMode mode) {
+Attempt attempt_from(std::uint64_t candidate, std::uint64_t base, AttemptMode mode) {
   Attempt attempt;
   attempt.attempt = 1 + candidate * 10 + base;
   attempt.candidate = candidate;
@@ -90,7 +90,7 @@ TEST_F(OwnerTest, SizesAndResults) {
             (std::pair<std::uint32_t, ItemBox>(0, ItemBox::range(0, 100))));
   bytes_of("task.a")[4] = 1;
   bytes_of("s")[3] = 9;
-  ASSERT_TRUE(prepare(attempt_of(1, 0, AttemptMode::kMixed)).ok());
+  ASSERT_TRUE(prepare(attempt_from(1, 0, AttemptMode::kMixed)).ok());
   EXPECT_EQ(results_[0].changed_source_elements, 1u);
   EXPECT_EQ(results_[1].changed_source_elements, 1u);  // of what only the converter reads
   EXPECT_EQ(results_[made_owner_].changed_residual_words, 2u);
@@ -101,7 +101,7 @@ TEST_F(OwnerTest, SizesAndResults) {
 TEST_F(OwnerTest, WithoutAChangeNothingIsSentOrConverted) {
   make();
   const std::uint64_t calls = refit_->all_ranks[1].converters[0]->calls;
-  ASSERT_TRUE(prepare(attempt_of(1, 0, AttemptMode::kMixed)).ok());
+  ASSERT_TRUE(prepare(attempt_from(1, 0, AttemptMode::kMixed)).ok());
   for (const TestSink& sink : refit_->sinks) EXPECT_TRUE(sink.payloads.empty());
   EXPECT_EQ(refit_->all_ranks[1].converters[0]->calls, calls);
   EXPECT_TRUE(refit_->group->commit(1).ok());
@@ -113,7 +113,7 @@ TEST_F(OwnerTest, DenseIsEverything) {
   make();
   for (Bytes& tensor : resident_) tensor.assign(tensor.size(), 0xcc);
   bytes_of("task.b")[7] = 5;
-  ASSERT_TRUE(prepare(attempt_of(1, 0, AttemptMode::kDense)).ok());
+  ASSERT_TRUE(prepare(attempt_from(1, 0, AttemptMode::kDense)).ok());
   EXPECT_EQ(results_[1].changed_source_elements, 1u);
   EXPECT_EQ(results_[1].pipeline.changed, 0u);
   expect_exact();
@@ -122,10 +122,10 @@ TEST_F(OwnerTest, DenseIsEverything) {
 TEST_F(OwnerTest, ChangedBetweenAttempts) {
   make();
   bytes_of("task.a")[0] = 1;
-  ASSERT_TRUE(prepare(attempt_of(1, 0, AttemptMode::kMixed)).ok());
+  ASSERT_TRUE(prepare(attempt_from(1, 0, AttemptMode::kMixed)).ok());
   refit_->group->drop_attempt();
   bytes_of("task.b")[6] = 1;  // a tensor that had no change
-  const Status status = prepare(attempt_of(1, 0, AttemptMode::kOverwrite));
+  const Status status = prepare(attempt_from(1, 0, AttemptMode::kOverwrite));
   EXPECT_EQ(status.code(), Code::kMismatch);
   EXPECT_EQ(status.message(),
             "owner 1: task \"task.b\" (tensor \"b\", from word 0 on) changed while the candidate "
@@ -134,7 +134,7 @@ TEST_F(OwnerTest, ChangedBetweenAttempts) {
   EXPECT_TRUE(refit_->owners[0]->baseline_valid());
   EXPECT_FALSE(refit_->owners[1]->baseline_valid());
   // The next one is dense where the baseline is void, and mends it.
-  ASSERT_TRUE(prepare(attempt_of(2, 0, AttemptMode::kMixed)).ok());
+  ASSERT_TRUE(prepare(attempt_from(2, 0, AttemptMode::kMixed)).ok());
   EXPECT_EQ(results_[0].mode, AttemptMode::kMixed);
   EXPECT_EQ(results_[1].mode, AttemptMode::kDense);
   resident_[1].assign(200, 0xcc);
@@ -142,7 +142,7 @@ TEST_F(OwnerTest, ChangedBetweenAttempts) {
   ASSERT_TRUE(refit_->group->commit(1).ok());
   EXPECT_EQ(refit_->owners[1]->baseline_version(), 1u);
   bytes_of("task.b")[8] = 1;
-  ASSERT_TRUE(prepare(attempt_of(3, 1, AttemptMode::kMixed)).ok());
+  ASSERT_TRUE(prepare(attempt_from(3, 1, AttemptMode::kMixed)).ok());
   EXPECT_EQ(results_[1].mode, AttemptMode::kMixed);
   EXPECT_EQ(results_[1].pipeline.changed, 1u);
   expect_exact();
@@ -151,11 +151,11 @@ TEST_F(OwnerTest, ChangedBetweenAttempts) {
 TEST_F(OwnerTest, AnotherCandidateMayChangeAnything) {
   make();
   bytes_of("task.a")[0] = 1;
-  ASSERT_TRUE(prepare(attempt_of(1, 0, AttemptMode::kMixed)).ok());
+  ASSERT_TRUE(prepare(attempt_from(1, 0, AttemptMode::kMixed)).ok());
   refit_->group->drop_attempt();
   bytes_of("task.a")[0] = 2;
   bytes_of("task.a")[2] = 3;
-  ASSERT_TRUE(prepare(attempt_of(2, 0, AttemptMode::kOverwrite)).ok());
+  ASSERT_TRUE(prepare(attempt_from(2, 0, AttemptMode::kOverwrite)).ok());
   expect_exact();
   EXPECT_EQ(results_[0].pipeline.items_by_encoding[0], 1u);
 }
@@ -163,7 +163,7 @@ TEST_F(OwnerTest, AnotherCandidateMayChangeAnything) {
 TEST_F(OwnerTest, ChangedBetweenScanAndBaselineUpdate) {
   make();
   bytes_of("task.a")[0] = 1;
-  ASSERT_TRUE(prepare(attempt_of(1, 0, AttemptMode::kMixed)).ok());
+  ASSERT_TRUE(prepare(attempt_from(1, 0, AttemptMode::kMixed)).ok());
   bytes_of("task.a")[199] = 1;
   const Status status = refit_->group->commit(1);
   EXPECT_EQ(status.code(), Code::kMismatch);
@@ -178,7 +178,7 @@ TEST_F(OwnerTest, ChangedBetweenScanAndBaselineUpdate) {
 TEST_F(OwnerTest, AConvertersInputChangedUnderTheRefit) {
   make();
   bytes_of("s")[3] = 1;
-  ASSERT_TRUE(prepare(attempt_of(1, 0, AttemptMode::kMixed)).ok());
+  ASSERT_TRUE(prepare(attempt_from(1, 0, AttemptMode::kMixed)).ok());
   // Not seen by the digests of "s" itself: the converter reads something else.
   refit_->all_ranks[1].converters[0]->body = [](std::uint64_t, std::uint64_t, std::uint64_t,
                                                 std::span<std::uint8_t> out) {
@@ -200,7 +200,7 @@ TEST_F(OwnerTest, CommitNeedsItsPrepare) {
   EXPECT_TRUE(refit_->group->commit(0).ok());  // what it is at already
   EXPECT_EQ(refit_->group->commit(1).message(),
             "owner 0: version 1 is not the one that was prepared last");
-  ASSERT_TRUE(prepare(attempt_of(1, 0, AttemptMode::kMixed)).ok());
+  ASSERT_TRUE(prepare(attempt_from(1, 0, AttemptMode::kMixed)).ok());
   EXPECT_EQ(refit_->group->commit(2).message(),
             "owner 0: version 2 is not the one that was prepared last");
   refit_->group->drop_attempt();
@@ -212,7 +212,7 @@ TEST_F(OwnerTest, AnotherBaseVersionIsDense) {
   make();
   bytes_of("task.b")[9] = 4;
   bytes_of("s")[2] = 7;
-  ASSERT_TRUE(prepare(attempt_of(1, 5, AttemptMode::kMixed)).ok());
+  ASSERT_TRUE(prepare(attempt_from(1, 5, AttemptMode::kMixed)).ok());
   EXPECT_EQ(results_[0].mode, AttemptMode::kDense);
   EXPECT_EQ(results_[0].changed_source_elements, 0u);
   for (Bytes& tensor : resident_) tensor.assign(tensor.size(), 0xcc);
@@ -220,7 +220,7 @@ TEST_F(OwnerTest, AnotherBaseVersionIsDense) {
   ASSERT_TRUE(refit_->group->commit(6).ok());
   EXPECT_EQ(refit_->owners[1]->baseline_version(), 6u);
   bytes_of("s")[2] = 0;  // back to what the baseline was before
-  ASSERT_TRUE(prepare(attempt_of(2, 6, AttemptMode::kMixed)).ok());
+  ASSERT_TRUE(prepare(attempt_from(2, 6, AttemptMode::kMixed)).ok());
   EXPECT_EQ(results_[made_owner_].changed_residual_words, 2u);
   EXPECT_EQ(results_[1].changed_source_elements, 1u);
   expect_exact();
@@ -231,18 +231,18 @@ TEST_F(OwnerTest, ErrorsOfSinksAndConvertersEndTheAttemptOnly) {
   bytes_of("task.a")[0] = 1;
   bytes_of("s")[0] = 1;
   refit_->failing_payload = 0;
-  EXPECT_EQ(prepare(attempt_of(1, 0, AttemptMode::kMixed)).message(), "the sink is full");
+  EXPECT_EQ(prepare(attempt_from(1, 0, AttemptMode::kMixed)).message(), "the sink is full");
   refit_->failing_payload = ~std::uint64_t{0};
   TestConverter& converter = *refit_->all_ranks[1].converters[0];
   const auto body = converter.body;
   converter.body = [](std::uint64_t, std::uint64_t, std::uint64_t, std::span<std::uint8_t>) {
     return Status(Code::kIo, "no scale");
   };
-  EXPECT_EQ(prepare(attempt_of(1, 0, AttemptMode::kOverwrite)).message(),
+  EXPECT_EQ(prepare(attempt_from(1, 0, AttemptMode::kOverwrite)).message(),
             "owner 1: converter \"double\": no scale");
   EXPECT_EQ(refit_->group->commit(1).code(), Code::kMismatch);
   converter.body = body;
-  ASSERT_TRUE(prepare(attempt_of(1, 0, AttemptMode::kOverwrite)).ok());
+  ASSERT_TRUE(prepare(attempt_from(1, 0, AttemptMode::kOverwrite)).ok());
   expect_exact();
   // A commit that could not read is repeated.
   converter.body = [](std::uint64_t, std::uint64_t, std::uint64_t, std::span<std::uint8_t>) {
@@ -253,7 +253,7 @@ TEST_F(OwnerTest, ErrorsOfSinksAndConvertersEndTheAttemptOnly) {
   converter.body = body;
   ASSERT_TRUE(refit_->group->commit(1).ok());
   EXPECT_EQ(refit_->owners[0]->baseline_version(), 1u);
-  ASSERT_TRUE(prepare(attempt_of(2, 1, AttemptMode::kMixed)).ok());
+  ASSERT_TRUE(prepare(attempt_from(2, 1, AttemptMode::kMixed)).ok());
   for (const TestSink& sink : refit_->sinks) EXPECT_TRUE(sink.payloads.empty());
 }
 
@@ -294,10 +294,10 @@ TEST_F(OwnerTest, PartsThatComeTwice) {
                        std::span<std::uint8_t> out) {
     DCR_TRY(body(part, first, count, out));
     return refit_->owners[made_owner_]->residual().receive(
-        {attempt_of(1, 0, AttemptMode::kMixed).attempt, 1, 2, 0, 0}, out);
+        {attempt_from(1, 0, AttemptMode::kMixed).attempt, 1, 2, 0, 0}, out);
   };
   bytes_of("s")[0] = 1;
-  EXPECT_EQ(prepare(attempt_of(1, 0, AttemptMode::kMixed)).message(),
+  EXPECT_EQ(prepare(attempt_from(1, 0, AttemptMode::kMixed)).message(),
             "owner " + std::to_string(made_owner_) +
                 ": tensor \"made\": part 0 from rank 1, word 0 came twice");
 }
@@ -313,7 +313,7 @@ TEST_F(OwnerTest, SpansOfEveryStage) {
   make(options);
   bytes_of("task.a")[0] = 1;
   bytes_of("s")[0] = 1;
-  ASSERT_TRUE(prepare(attempt_of(1, 0, AttemptMode::kMixed)).ok());
+  ASSERT_TRUE(prepare(attempt_from(1, 0, AttemptMode::kMixed)).ok());
   ASSERT_TRUE(refit_->group->commit(1).ok());
   EXPECT_EQ(scanned, 200u + 200u + 10u);
   std::set<std::string> stages;
@@ -331,15 +331,15 @@ TEST_F(OwnerTest, Cancelled) {
   options.cancel = &cancel;
   make(options);
   cancel.cancel();
-  EXPECT_EQ(prepare(attempt_of(1, 0, AttemptMode::kMixed)).code(), Code::kCancelled);
+  EXPECT_EQ(prepare(attempt_from(1, 0, AttemptMode::kMixed)).code(), Code::kCancelled);
 }
 
 TEST_F(OwnerTest, GroupsAreChecked) {
   make();
-  Attempt attempt = attempt_of(1, 0, AttemptMode::kMixed);
+  Attempt attempt = attempt_from(1, 0, AttemptMode::kMixed);
   attempt.needs.resize(2);
   EXPECT_EQ(prepare(attempt).message(), "needs of 2 tensors for a catalogue of 3");
-  EXPECT_EQ(refit_->group->prepare(attempt_of(1, 0, AttemptMode::kMixed), {}).status().message(),
+  EXPECT_EQ(refit_->group->prepare(attempt_from(1, 0, AttemptMode::kMixed), {}).status().message(),
             "0 sinks for 2 owners");
   EXPECT_EQ(OwnerGroup::create({}, *refit_->executor, {}).status().message(),
             "a group without owners");

@@ -330,4 +330,15 @@ inline Bytes random_bytes(Prng* prng, std::size_t count) {
   return bytes;
 }
 
+// The first attempt of a candidate on the one before.
+inline Attempt attempt_on(std::uint64_t candidate, AttemptMode mode) {
+  Attempt attempt;
+  attempt.attempt = candidate;
+  attempt.candidate = candidate;
+  attempt.base_version = candidate - 1;
+  attempt.target_version = candidate;
+  attempt.mode = mode;
+  return attempt;
+}
+
 }  // namespace dcr

@@ -37,14 +37,14 @@ bool continues(std::uint64_t outer_stride, std::uint64_t inner_size, std::uint64
 }
 
 // One dimension while an index is searched for.
-struct Axis {
+struct SearchedAxis {
   BoxDimension dim;
   std::uint64_t below = 0;  // what the axes after this one reach
 };
 
 // Finds the indices along axes[at…] that sum to `rest` and adds their destination. Where each
 // stride is beyond the reach of the smaller ones, there is one candidate per axis.
-std::optional<std::uint64_t> find_destination(const std::vector<Axis>& axes, std::size_t at,
+std::optional<std::uint64_t> find_destination(const std::vector<SearchedAxis>& axes, std::size_t at,
                                               std::uint64_t rest, std::uint64_t dst) {
   if (at == axes.size()) return rest == 0 ? std::optional(dst) : std::nullopt;
   const auto& [dim, below] = axes[at];
@@ -151,13 +151,14 @@ void for_each_run(const Box& box, const std::function<bool(const Run&)>& visit) 
 std::optional<std::uint64_t> map_index(const Box& box, std::uint64_t src) {
   const Box normal = normalize(box);
   if (src < normal.src_offset || normal.elements() == 0) return std::nullopt;
-  std::vector<Axis> axes;
+  std::vector<SearchedAxis> axes;
   for (const BoxDimension& dim : normal.dims) {
     DCR_ASSERT(dim.src_stride > 0);
     axes.push_back({dim, 0});
   }
-  std::sort(axes.begin(), axes.end(),
-            [](const Axis& a, const Axis& b) { return a.dim.src_stride > b.dim.src_stride; });
+  std::sort(axes.begin(), axes.end(), [](const SearchedAxis& a, const SearchedAxis& b) {
+    return a.dim.src_stride > b.dim.src_stride;
+  });
   std::uint64_t below = 0;
   for (std::size_t i = axes.size(); i-- > 0;) {
     axes[i].below = below;

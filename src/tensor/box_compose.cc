@@ -23,7 +23,7 @@ __extension__ using Wide = __int128;
 Int floor_divide(Int a, Int b) { return a / b - (a % b < 0 ? 1 : 0); }  // REQUIRES: b > 0
 Int ceil_divide(Int a, Int b) { return -floor_divide(-a, b); }
 
-struct Axis {
+struct SideAxis {
   Int size = 1;
   Int stride = 1;  // in the space between
   Int far = 1;     // in the first box's source, or the second's destination
@@ -33,11 +33,11 @@ struct Axis {
 struct Side {
   Int base = 0;
   Int far = 0;
-  std::vector<Axis> axes;  // sizes above 1, descending strides
+  std::vector<SideAxis> axes;  // sizes above 1, descending strides
 
   Int reach() const {
     Int reach = 0;
-    for (const Axis& axis : axes) reach += (axis.size - 1) * axis.stride;
+    for (const SideAxis& axis : axes) reach += (axis.size - 1) * axis.stride;
     return reach;
   }
 
@@ -70,7 +70,7 @@ Side side_of(const Box& box) {
         {signed_index(dim.size), signed_index(dim.dst_stride), signed_index(dim.src_stride)});
   }
   std::sort(side.axes.begin(), side.axes.end(),
-            [](const Axis& a, const Axis& b) { return a.stride > b.stride; });
+            [](const SideAxis& a, const SideAxis& b) { return a.stride > b.stride; });
   return side;
 }
 
@@ -180,8 +180,8 @@ class Composer {
 
   // base1 + i · stride1 = base2 + j · stride2: the solutions are one progression.
   static void meet_progressions(const Side& first, const Side& second, std::vector<Box>* out) {
-    const Axis& a = first.axes[0];
-    const Axis& b = second.axes[0];
+    const SideAxis& a = first.axes[0];
+    const SideAxis& b = second.axes[0];
     const Int divisor = std::gcd(a.stride, b.stride);
     const Int delta = second.base - first.base;
     if (delta % divisor != 0) return;
@@ -218,8 +218,8 @@ class Composer {
   // First axes with the same stride D: with i and j along them and x and y the rest of each side,
   // (i − j) · D = delta + y − x, so i − j takes one of few values; for each the rests are met once.
   Status meet_equal(const Side& first, const Side& second, std::vector<Box>* out) {
-    const Axis& a = first.axes[0];
-    const Axis& b = second.axes[0];
+    const SideAxis& a = first.axes[0];
+    const SideAxis& b = second.axes[0];
     const Int delta = second.base - first.base;
     const Int low = std::max(ceil_divide(delta - first.at(0).reach(), a.stride), -(b.size - 1));
     const Int high = std::min(floor_divide(delta + second.at(0).reach(), a.stride), a.size - 1);
@@ -240,7 +240,7 @@ class Composer {
   // Empty if that is no gain.
   static std::vector<Side> cut(const Side& larger, const Side& smaller) {
     if (smaller.axes.empty()) return {};
-    const Axis& axis = smaller.axes[0];
+    const SideAxis& axis = smaller.axes[0];
     const Int stride = larger.axes[0].stride;
     if (stride % axis.stride != 0) return {};
     const Int per_step = stride / axis.stride;
@@ -256,7 +256,7 @@ class Composer {
   // Meets each index along the larger stride by itself.
   Status meet_each(const Side& larger, const Side& smaller, bool first_is_larger,
                    std::vector<Box>* out) {
-    const Axis& axis = larger.axes[0];
+    const SideAxis& axis = larger.axes[0];
     const Int delta = smaller.base - larger.base;
     const Int low = std::max<Int>(0, ceil_divide(delta - larger.at(0).reach(), axis.stride));
     const Int high = std::min(axis.size - 1, floor_divide(delta + smaller.reach(), axis.stride));

@@ -10,10 +10,10 @@ namespace dcr {
 
 namespace {
 
-struct Axis {
+struct CellAxis {
   std::uint64_t size = 1;
   std::uint64_t stride = 1;
-  bool operator==(const Axis&) const = default;
+  bool operator==(const CellAxis&) const = default;
 };
 
 // The set of a box's destinations: runs of `length` at start + Σ i_d · stride_d. Axes have
@@ -21,13 +21,13 @@ struct Axis {
 // run.
 struct Cells {
   std::uint64_t start = 0;
-  std::vector<Axis> axes;
+  std::vector<CellAxis> axes;
   std::uint64_t length = 1;
 
   // One past the highest index.
   std::uint64_t end() const {
     std::uint64_t last = start + length;
-    for (const Axis& axis : axes) last += (axis.size - 1) * axis.stride;
+    for (const CellAxis& axis : axes) last += (axis.size - 1) * axis.stride;
     return last;
   }
 
@@ -49,11 +49,11 @@ Cells cells_of(const Box& box) {
   for (const BoxDimension& dim : box.dims) {
     if (dim.size > 1) cells.axes.push_back({dim.size, dim.dst_stride});
   }
-  std::sort(cells.axes.begin(), cells.axes.end(), [](const Axis& a, const Axis& b) {
+  std::sort(cells.axes.begin(), cells.axes.end(), [](const CellAxis& a, const CellAxis& b) {
     return a.stride != b.stride && (a.stride == 0 || (b.stride != 0 && a.stride > b.stride));
   });
-  std::vector<Axis> merged;
-  for (const Axis& axis : cells.axes) {
+  std::vector<CellAxis> merged;
+  for (const CellAxis& axis : cells.axes) {
     if (!merged.empty() && merged.back().stride == axis.size * axis.stride) {
       merged.back() = {merged.back().size * axis.size, axis.stride};
     } else {
@@ -93,7 +93,7 @@ class RunSweep {
     Node node = heap_.top();
     heap_.pop();
     // The first child of a node starts where it does: go down to a run, leaving the others behind.
-    const std::vector<Axis>& axes = node.cells->axes;
+    const std::vector<CellAxis>& axes = node.cells->axes;
     while (node.level < axes.size()) {
       if (node.remaining > 1) {
         heap_.push(
@@ -121,9 +121,9 @@ class RunSweep {
 // Drops the outermost axis if all have the same and everything else fits into one step of it: then
 // each step looks like the first. `begin` is the lowest destination.
 bool drop_common_axis(std::vector<Cells>* all, std::uint64_t begin) {
-  const std::vector<Axis>& first = all->front().axes;
+  const std::vector<CellAxis>& first = all->front().axes;
   if (first.empty()) return false;
-  const Axis common = first[0];
+  const CellAxis common = first[0];
   for (const Cells& cells : *all) {
     if (cells.axes.empty() || cells.axes[0] != common) return false;
     const std::uint64_t end = cells.end() - (common.size - 1) * common.stride;
@@ -177,7 +177,7 @@ Status covers_exactly_once(const std::vector<Box>& boxes, std::uint64_t elements
   // The first step along a common axis shows the first fault, if the steps fill the tensor.
   std::uint64_t step = elements;
   while (!all.empty() && !all[0].axes.empty()) {
-    const Axis outer = all[0].axes[0];
+    const CellAxis outer = all[0].axes[0];
     if (outer.stride == 0 || step / outer.stride != outer.size || step % outer.stride != 0) break;
     if (!drop_common_axis(&all, 0)) break;
     step = outer.stride;

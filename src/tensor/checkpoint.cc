@@ -25,7 +25,7 @@ constexpr std::string_view kPickleSuffixes[] = {".bin", ".pt", ".pth", ".ckpt", 
 
 using WeightMap = std::map<std::string, std::string>;
 
-Status tensor_error(Code code, const std::string& name, const std::string& what) {
+Status named_error(Code code, const std::string& name, const std::string& what) {
   return Status(code, "tensor " + quoted_name(name) + " " + what, name);
 }
 
@@ -297,7 +297,7 @@ class Opener {
         [](const CheckpointTensor& a, const CheckpointTensor& b) { return a.name < b.name; });
     for (std::size_t i = 1; i < tensors.size(); ++i) {
       if (tensors[i].name != tensors[i - 1].name) continue;
-      return tensor_error(
+      return named_error(
           Code::kCorrupt, tensors[i].name,
           "is in two files: " + file_label(tensors[i - 1]) + " and " + file_label(tensors[i]));
     }
@@ -313,22 +313,22 @@ class Opener {
     auto expected = index_->begin();
     for (const CheckpointTensor& tensor : checkpoint_.tensors) {
       if (expected == index_->end() || tensor.name < expected->first) {
-        return tensor_error(Code::kCorrupt, tensor.name,
-                            "of " + file_label(tensor) + " is not in the index");
+        return named_error(Code::kCorrupt, tensor.name,
+                           "of " + file_label(tensor) + " is not in the index");
       }
       if (expected->first < tensor.name) break;
       if (expected->second != checkpoint_.files[tensor.file].name) {
-        return tensor_error(Code::kCorrupt, tensor.name,
-                            "is in " + file_label(tensor) + ", but the index places it in " +
-                                quoted_name(expected->second));
+        return named_error(Code::kCorrupt, tensor.name,
+                           "is in " + file_label(tensor) + ", but the index places it in " +
+                               quoted_name(expected->second));
       }
       ++expected;
     }
     if (expected == index_->end()) return {};
-    return tensor_error(Code::kCorrupt, expected->first,
-                        "is missing from " +
-                            quoted_name(join_path(checkpoint_.path, expected->second)) +
-                            ", where the index places it");
+    return named_error(Code::kCorrupt, expected->first,
+                       "is missing from " +
+                           quoted_name(join_path(checkpoint_.path, expected->second)) +
+                           ", where the index places it");
   }
 
   void sort_out_others() {

@@ -12,7 +12,7 @@
 namespace dcr {
 namespace {
 
-ByteSpan span_of(std::string_view text) {
+ByteSpan text_span(std::string_view text) {
   return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
 }
 
@@ -312,7 +312,7 @@ TEST_F(CheckpointTest, WritableIsWritten) {
   directory_.put("model.safetensors", weights({{"a", "AA"}}));
   auto checkpoint = open(true);
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
-  ASSERT_TRUE(checkpoint->files[0].file->write(checkpoint->tensors[0].offset, span_of("Z")).ok());
+  ASSERT_TRUE(checkpoint->files[0].file->write(checkpoint->tensors[0].offset, text_span("Z")).ok());
   EXPECT_EQ(text_of(*checkpoint, "a"), "ZA");
   EXPECT_EQ(text_of(*open(), "a"), "ZA");
 }
@@ -395,7 +395,7 @@ const BadIndex kBadIndices[] = {
 
 TEST(Index, EveryErrorNamesTheTensor) {
   for (const BadIndex& bad : kBadIndices) {
-    const Status status = parse_index(span_of(bad.json)).status();
+    const Status status = parse_index(text_span(bad.json)).status();
     EXPECT_EQ(status.message(), bad.message) << bad.json;
     EXPECT_EQ(status.code(), bad.code) << bad.json;
     EXPECT_EQ(status.tensor(), bad.tensor) << bad.json;
@@ -403,9 +403,9 @@ TEST(Index, EveryErrorNamesTheTensor) {
 }
 
 TEST(Index, SkipsWhatIsNotTheWeightMap) {
-  const auto map = parse_index(
-      span_of(R"( {"metadata":{"a":[1,-2,3.5,true,null,{"b":"c"}],"a":1},"other":"x",)"
-              R"("weight_map":{"t":"f.safetensors","":"g.safetensors"},"last":[[[[[[[]]]]]]]} )"));
+  const auto map = parse_index(text_span(
+      R"( {"metadata":{"a":[1,-2,3.5,true,null,{"b":"c"}],"a":1},"other":"x",)"
+      R"("weight_map":{"t":"f.safetensors","":"g.safetensors"},"last":[[[[[[[]]]]]]]} )"));
   ASSERT_TRUE(map.ok()) << map.status().message();
   EXPECT_EQ(*map,
             (std::map<std::string, std::string>{{"", "g.safetensors"}, {"t", "f.safetensors"}}));
@@ -414,14 +414,14 @@ TEST(Index, SkipsWhatIsNotTheWeightMap) {
 TEST(Index, Limits) {
   const std::string name(kTensorNameBytesMax + 1, 'n');
   const Status status =
-      parse_index(span_of("{\"weight_map\":{\"" + name + "\":\"f.safetensors\"}}")).status();
+      parse_index(text_span("{\"weight_map\":{\"" + name + "\":\"f.safetensors\"}}")).status();
   EXPECT_EQ(status.code(), Code::kTooLarge);
   EXPECT_NE(status.message().find("is above 1024 bytes"), std::string::npos);
   // A hundred thousand levels must neither recurse nor pass.
-  const Status deep = parse_index(span_of(std::string(100'000, '['))).status();
+  const Status deep = parse_index(text_span(std::string(100'000, '['))).status();
   EXPECT_EQ(deep.code(), Code::kCorrupt);
   EXPECT_EQ(deep.message(), "the index is not a JSON object");
-  const Status nested = parse_index(span_of("{\"m\":" + std::string(100'000, '['))).status();
+  const Status nested = parse_index(text_span("{\"m\":" + std::string(100'000, '['))).status();
   EXPECT_EQ(nested.code(), Code::kTooLarge);
 }
 
