@@ -91,7 +91,7 @@ bool gone(int error) { return error == EPIPE || error == ECONNRESET || error == 
 
 Status peer_gone() { return {Code::kNotFound, "the other end of a local socket is gone"}; }
 
-Status corrupt(const std::string& what) {
+Status corrupt_message(const std::string& what) {
   return {Code::kCorrupt, "what came through a local socket " + what};
 }
 
@@ -114,7 +114,7 @@ Result<OwnedDescriptor> only_descriptor(msghdr* header) {
     }
   }
   if (other || count != 1 || (header->msg_flags & MSG_CTRUNC) != 0) {
-    return corrupt("has not exactly one descriptor");
+    return corrupt_message("has not exactly one descriptor");
   }
   return kept;
 }
@@ -174,13 +174,13 @@ Result<OwnedDescriptor> WritableMemory::seal() && {
 Result<SealedMemory> SealedMemory::map(const OwnedDescriptor& descriptor, std::uint64_t bytes_max) {
   // Seals first: without them all that is seen after could change again. Only memory has them.
   const int seals = ::fcntl(descriptor.get(), F_GET_SEALS);
-  if (seals < 0 || (seals & kSeals) != kSeals) return corrupt("is no sealed memory");
+  if (seals < 0 || (seals & kSeals) != kSeals) return corrupt_message("is no sealed memory");
   struct stat info = {};
   if (::fstat(descriptor.get(), &info) != 0) return system_failure("examine shared memory", errno);
   const auto size = static_cast<std::uint64_t>(info.st_size);
-  if (size == 0) return corrupt("is sealed memory of no bytes");
+  if (size == 0) return corrupt_message("is sealed memory of no bytes");
   if (size > bytes_max) {
-    return Status(Code::kTooLarge, corrupt("is sealed memory of ").message() +
+    return Status(Code::kTooLarge, corrupt_message("is sealed memory of ").message() +
                                        std::to_string(size) + " bytes, above the limit of " +
                                        std::to_string(bytes_max));
   }
@@ -259,8 +259,8 @@ Result<ReceivedDescriptor> DescriptorSocket::receive(std::uint64_t deadline_ms) 
   // The end of a connection reads as a message of no bytes; send() sends none such.
   if (size == 0) return peer_gone();
   if ((header.msg_flags & MSG_TRUNC) != 0) {
-    return corrupt("is a message of more than " + std::to_string(kDescriptorMessageBytesMax) +
-                   " bytes");
+    return corrupt_message("is a message of more than " +
+                           std::to_string(kDescriptorMessageBytesMax) + " bytes");
   }
   if (!descriptor.ok()) return descriptor.status();
   received.descriptor = std::move(descriptor).value();
