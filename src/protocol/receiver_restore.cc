@@ -24,7 +24,7 @@ void ReceiverEndpoint::Machine::begin_restore() {
   ask_at_ = kNever;
   const VersionId version = records().commit.id;
   if (DCR_MUTANT("receiver_restores_nothing")) {
-    restore_.emplace().version = version;
+    restore_ = Restore{version, {}, trouble_, now_, now_};
     return restored();
   }
   restore_ = Restore{version, std::vector<bool>(options_.owners.size()), trouble_, now_, now_};
