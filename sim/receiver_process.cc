@@ -5,7 +5,6 @@
 namespace dcr {
 namespace {
 
-using Kind = ReceiverWorkDone::Kind;
 
 }  // namespace
 
@@ -90,7 +89,7 @@ void ReceiverProcess::carry_out(ReceiverEffect& effect) {
     ++turn_;
     tear();
     ReceiverWorkDone done;
-    done.kind = Kind::kApplyQueued;
+    done.kind = ReceiverWorkDone::Kind::kApplyQueued;
     done.stream = stop->stream;
     done.status = {Code::kCancelled, "stopped"};
     step_later(world_.work_time(), std::move(done), &turn_);
@@ -122,23 +121,23 @@ ReceiverWorkDone ReceiverProcess::carry_out_now(const ReceiverEffect& work) {
   ReceiverWorkDone done;
   Receiver& receiver = model().receiver();
   if (const auto* const check = std::get_if<CheckBase>(&work)) {
-    done.kind = Kind::kCheckBase;
+    done.kind = ReceiverWorkDone::Kind::kCheckBase;
     done.status = world_.oracle().check_base(check->digests);
   } else if (const auto* const begin = std::get_if<BeginStream>(&work)) {
     begin_stream(*begin, &done);
   } else if (const auto* const payload = std::get_if<IngestPayload>(&work)) {
-    done.kind = Kind::kIngestPayload;
+    done.kind = ReceiverWorkDone::Kind::kIngestPayload;
     done.stream = payload->stream;
     done.owner = payload->owner;
     done.number = payload->number;
     done.status = ingest(*payload, &done);
   } else if (const auto* const end = std::get_if<EndOfOwner>(&work)) {
-    done.kind = Kind::kEndOfOwner;
+    done.kind = ReceiverWorkDone::Kind::kEndOfOwner;
     done.stream = end->stream;
     done.owner = end->owner;
     done.status = receiver.end_of_owner(end->owner, end->payloads);
   } else if (const auto* const apply = std::get_if<ApplyQueued>(&work)) {
-    done.kind = Kind::kApplyQueued;
+    done.kind = ReceiverWorkDone::Kind::kApplyQueued;
     done.stream = apply->stream;
     before_ = model().image();
     applying_ = apply->stream;
@@ -147,20 +146,20 @@ ReceiverWorkDone ReceiverProcess::carry_out_now(const ReceiverEffect& work) {
     done.status = applied.status();
     if (applied.ok()) done.applied = *applied;
   } else if (const auto* const finish = std::get_if<FinishStream>(&work)) {
-    done.kind = Kind::kFinishStream;
+    done.kind = ReceiverWorkDone::Kind::kFinishStream;
     done.stream = finish->stream;
     const Result<ReceiverCounts> counts = receiver.finish();
     done.status = counts.status();
     if (counts.ok()) done.counts = *counts;
   } else {
-    done.kind = Kind::kStopApplying;
+    done.kind = ReceiverWorkDone::Kind::kStopApplying;
     done.stream = std::get<StopApplying>(work).stream;
   }
   return done;
 }
 
 void ReceiverProcess::begin_stream(const BeginStream& work, ReceiverWorkDone* done) {
-  done->kind = Kind::kBeginStream;
+  done->kind = ReceiverWorkDone::Kind::kBeginStream;
   done->stream = work.stream;
   std::erase_if(handed_over_,
                 [&](const auto& entry) { return std::get<0>(entry.first) != work.stream; });
