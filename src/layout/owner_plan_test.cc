@@ -183,9 +183,9 @@ std::string plan_error(std::vector<CanonicalTensor> tensors, const std::string& 
 }
 
 TEST(OwnerPlan, RulesAndTensorsMustMeet) {
-  EXPECT_EQ(
-      plan_error({tensor_of("a", {4}), tensor_of("b", {4})}, R"({"match": "a", "class": "column"})"),
-      "tensor \"b\" has no rule in the layout; add one that matches it");
+  EXPECT_EQ(plan_error({tensor_of("a", {4}), tensor_of("b", {4})},
+                       R"({"match": "a", "class": "column"})"),
+            "tensor \"b\" has no rule in the layout; add one that matches it");
   EXPECT_EQ(plan_error({tensor_of("a", {4})}, R"({"match": "a", "class": "column"},
                        {"match": "b.{i}", "class": "column"})"),
             "rule 2 (\"b.{i}\") matches no tensor; correct its pattern or remove it");

@@ -1,7 +1,5 @@
 #include "run/operation_points.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -10,6 +8,7 @@
 
 #include "run/run_config.h"
 #include "runtime/child_process.h"
+#include "tensor/text.h"
 
 namespace dcr {
 namespace {
@@ -66,7 +65,7 @@ Status check(const OperationPoint& point) {
     const std::string near = nearest(point.operation, known);
     return {Code::kInvalidArgument, "the " + point.role + " has no operation " + point.operation +
                                         (near.empty() ? "" : " (did you mean " + near + "?)") +
-                                        "; it has " + fmt::format("{}", fmt::join(known, ", "))};
+                                        "; it has " + joined(known)};
   }
   if (point.nth == 0) return {Code::kInvalidArgument, "NTH counts from 1"};
   return {};

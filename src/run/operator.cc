@@ -1,10 +1,10 @@
 #include "run/operator.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <set>
 #include <utility>
+
+#include "tensor/text.h"
 
 namespace dcr {
 namespace {
@@ -213,8 +213,7 @@ Result<VerifyReport> Operator::verify(const std::string& path,
     if (!replies.contains(engine)) silent.push_back(engine);
   }
   return Status(Code::kUnavailable, "these engines did not open their gates within " +
-                                        std::to_string(wait_ms) +
-                                        " ms: " + fmt::format("{}", fmt::join(silent, ", ")));
+                                        std::to_string(wait_ms) + " ms: " + joined(silent));
 }
 
 Result<std::vector<std::string>> Operator::restore(std::uint64_t wait_ms) {

@@ -83,4 +83,10 @@ std::string ranks_text(std::span<const std::uint32_t> ranks) {
   return text;
 }
 
+std::string joined(std::span<const std::string> words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
+  return text;
+}
+
 }  // namespace dcr

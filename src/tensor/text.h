@@ -20,4 +20,7 @@ std::string quoted_name(std::string_view name);
 // "rank 3", "ranks 0, 1": the first eight, then "…".
 std::string ranks_text(std::span<const std::uint32_t> ranks);
 
+// "a, b, c".
+std::string joined(std::span<const std::string> words);
+
 }  // namespace dcr
