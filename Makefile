@@ -11,9 +11,9 @@ setup:
 	tools/setup.sh
 
 # All that proves it: the release build's tests whole, the same thinned under AddressSanitizer and
-# UndefinedBehaviorSanitizer, and those labelled `threads` under ThreadSanitizer.
+# UndefinedBehaviorSanitizer, those labelled `threads` under ThreadSanitizer, and the simulator.
 test: setup
-	tools/test.sh release dev tsan
+	tools/test.sh release dev tsan sim
 
 test-arm64:
 	tools/setup.sh arm64

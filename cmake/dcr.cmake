@@ -52,9 +52,9 @@ endif()
 # suites, run as one ctest test named <name>. The tests of a folder of src/ are one program,
 # <folder>_tests, since most of a test's cost is to compile GoogleTest and link; elsewhere, and where
 # OPTIMIZED (its own loops are most of its time), the program <name>. LABELS threads: also run under
-# ThreadSanitizer; the tests of base, simd and codec get the label arm64, being what differs by
-# machine. The macro DCR_CAMPAIGN tells it by how much to thin out its random campaigns,
-# DCR_SOURCE_DIR where the repository is.
+# ThreadSanitizer; LABELS sim: part of preset sim; the tests of base, simd and codec get the label
+# arm64, being what differs by machine. The macro DCR_CAMPAIGN tells it by how much to thin out its
+# random campaigns, DCR_SOURCE_DIR where the repository is.
 function(dcr_test name)
   if(NOT DCR_DEVELOPER_MODE)
     return()
@@ -84,6 +84,9 @@ function(dcr_test name)
   endif()
   if(threads IN_LIST ARG_LABELS)
     add_dependencies(dcr_thread_tests ${program})
+  endif()
+  if(sim IN_LIST ARG_LABELS)
+    add_dependencies(dcr_simulation ${program})
   endif()
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 600)

@@ -13,6 +13,7 @@ namespace dcr {
 namespace {
 
 constexpr std::uint64_t kModels = 48;
+constexpr std::uint64_t kBatchRuns = 1000;
 
 thread_local std::uint64_t current_seed = 0;
 
@@ -53,22 +54,44 @@ void add(const WorldResult& run, CampaignResult* all) {
   if (run.retried > 0) ++all->retried_runs;
 }
 
-CampaignResult run_share(const CampaignOptions& options, std::uint64_t job,
-                         std::atomic<bool>* stopped) {
-  Models models;
+void add(CampaignResult share, CampaignResult* all) {
+  all->runs += share.runs;
+  all->transitions += share.transitions;
+  all->commits += share.commits;
+  all->failures += share.failures;
+  all->divergences += share.divergences;
+  all->faults += share.faults;
+  all->events += share.events;
+  all->full_runs += share.full_runs;
+  all->retried_runs += share.retried_runs;
+  all->repeated += share.repeated;
+  all->unequal += share.unequal;
+  all->seconds += share.seconds;
+  std::move(share.violations.begin(), share.violations.end(), std::back_inserter(all->violations));
+}
+
+// Seeds that every job takes its share of.
+struct Batch {
+  std::uint64_t seed = 0;  // the first
+  std::uint64_t runs = 0;
+  std::atomic<bool>* stopped = nullptr;
+};
+
+CampaignResult run_share(const CampaignOptions& options, const Batch& batch, std::uint64_t job,
+                         Models* models) {
   CampaignResult result;
   const std::uint64_t began = monotonic_clock().thread_nanoseconds();
-  for (std::uint64_t i = job; i < options.runs && !*stopped; i += options.jobs) {
-    const std::uint64_t seed = options.seed + i;
-    const WorldResult run = run_on(models, seed, false);
+  for (std::uint64_t i = job; i < batch.runs && !*batch.stopped; i += options.jobs) {
+    const std::uint64_t seed = batch.seed + i;
+    const WorldResult run = run_on(*models, seed, false);
     add(run, &result);
     if (!run.violation.empty()) {
       result.violations.push_back({seed, run.violation});
-      if (options.stop_at_violation) *stopped = true;
+      if (options.stop_at_violation) *batch.stopped = true;
     }
     if (options.repeat_one_in == 0 || seed % options.repeat_one_in != 0) continue;
     ++result.repeated;
-    if (run_on(models, seed, false).hash == run.hash) continue;
+    if (run_on(*models, seed, false).hash == run.hash) continue;
     ++result.unequal;
     result.violations.push_back({seed, "something else happens when it is run again"});
   }
@@ -86,34 +109,26 @@ WorldResult run_seed(std::uint64_t seed, bool traced) {
 }
 
 CampaignResult run_campaign(const CampaignOptions& options) {
-  std::vector<CampaignResult> shares(options.jobs);
-  std::atomic<bool> stopped{false};
-  std::atomic<unsigned> left{options.jobs};
+  std::vector<Models> models(options.jobs);
   const std::unique_ptr<Executor> executor = make_executor(options.jobs);
-  for (unsigned job = 0; job < options.jobs; ++job) {
-    executor->submit([&, job] {
-      shares[job] = run_share(options, job, &stopped);
-      --left;
-      executor->notify();
-    });
-  }
-  executor->wait([&] { return left == 0; });
+  std::atomic<bool> stopped{false};
   CampaignResult all;
-  for (CampaignResult& share : shares) {
-    all.runs += share.runs;
-    all.transitions += share.transitions;
-    all.commits += share.commits;
-    all.failures += share.failures;
-    all.divergences += share.divergences;
-    all.faults += share.faults;
-    all.events += share.events;
-    all.full_runs += share.full_runs;
-    all.retried_runs += share.retried_runs;
-    all.repeated += share.repeated;
-    all.unequal += share.unequal;
-    all.seconds += share.seconds;
-    std::move(share.violations.begin(), share.violations.end(), std::back_inserter(all.violations));
-  }
+  const auto run_batch = [&](std::uint64_t runs) {
+    const Batch batch{options.seed + all.runs, runs, &stopped};
+    std::vector<CampaignResult> shares(options.jobs);
+    std::atomic<unsigned> left{options.jobs};
+    for (unsigned job = 0; job < options.jobs; ++job) {
+      executor->submit([&, job] {
+        shares[job] = run_share(options, batch, job, &models[job]);
+        --left;
+        executor->notify();
+      });
+    }
+    executor->wait([&] { return left == 0; });
+    for (CampaignResult& share : shares) add(std::move(share), &all);
+  };
+  run_batch(options.runs);
+  while (all.transitions < options.transitions && !stopped) run_batch(kBatchRuns);
   std::sort(all.violations.begin(), all.violations.end(),
             [](const Violation& a, const Violation& b) { return a.seed < b.seed; });
   return all;

@@ -12,6 +12,8 @@ namespace dcr {
 struct CampaignOptions {
   std::uint64_t seed = 1;  // the first
   std::uint64_t runs = 1;
+  // If not 0, more runs, a thousand at a time, until there were so many transitions.
+  std::uint64_t transitions = 0;
   unsigned jobs = 1;
   bool stop_at_violation = false;
   // One run in so many is run again, and everything must happen in it again.

@@ -9,10 +9,10 @@
 namespace dcr {
 namespace {
 
-// The campaign itself is dcr-sim's, in the build of preset sim; here its sanitizers look on.
-TEST(Campaign, SomeSeedsShowNothingWrong) {
+// The whole campaign is dcr-sim's own test; here is what each part of it has to be like.
+TEST(Campaign, SomeSeedsShowNothingWrongAndAreOfEveryKind) {
   CampaignOptions options;
-  options.runs = campaign_cases(4000);
+  options.runs = campaign_cases(2000);
   const CampaignResult result = run_campaign(options);
   for (const Violation& violation : result.violations) {
     ADD_FAILURE() << "seed " << violation.seed << ": " << violation.text;
@@ -20,6 +20,22 @@ TEST(Campaign, SomeSeedsShowNothingWrong) {
   EXPECT_EQ(result.runs, options.runs);
   EXPECT_GE(result.transitions, result.runs);
   EXPECT_EQ(result.unequal, 0U);
+  EXPECT_GE(result.full_runs * 100, result.runs * 90);
+  EXPECT_GE(result.retried_runs * 100, result.runs * 30);
+  EXPECT_GE(result.repeated * 100, result.runs * 5);
+}
+
+TEST(Campaign, GoesOnUntilThereWereSoManyTransitions) {
+  CampaignOptions options;
+  options.transitions = 2500;
+  const CampaignResult result = run_campaign(options);
+  EXPECT_EQ(result.runs % 1000, 1U);
+  EXPECT_GE(result.transitions, options.transitions);
+  options.transitions = 0;
+  options.runs = result.runs;
+  const CampaignResult same = run_campaign(options);
+  EXPECT_EQ(same.transitions, result.transitions);
+  EXPECT_EQ(same.events, result.events);
 }
 
 TEST(Campaign, ThreadsChangeNothing) {

@@ -22,31 +22,37 @@ Waits draw_waits(Prng& prng) {
   const auto around = [&prng](Milliseconds milliseconds) {
     return milliseconds / 2 + prng.below(milliseconds);
   };
+  // Where leaders are suspected soon, they are often suspected wrongly.
+  const bool hasty = one_in(prng, 4);
   waits.repeat_ms = around(100);
-  waits.look_ms = around(500);
-  waits.beat_ms = around(200);
+  waits.look_ms = around(hasty ? 100 : 500);
+  waits.beat_ms = around(hasty ? 50 : 200);
   // Followers must look several times within it.
-  waits.leader_ms = 2 * waits.look_ms + around(300);
+  waits.leader_ms = 2 * waits.look_ms + around(hasty ? 50 : 300);
   waits.prepare_ms = around(2000);
   waits.send_ms = around(3000);
   waits.drain_ms = around(2000);
   waits.apply_ms = around(3000);
   waits.stop_ms = around(1000);
-  waits.baseline_ms = around(3000);
+  waits.baseline_ms = around(one_in(prng, 6) ? 20 : 3000);
   waits.cleanup_ms = around(1000);
   waits.join_hold_ms = around(500);
-  waits.membership_ms = 3 * waits.look_ms + around(1000);
+  waits.membership_ms = 3 * waits.look_ms + around(hasty ? 300 : 1000);
   waits.restore_ms = around(3000);
   waits.restore_again_ms = around(300);
-  waits.attempts_max = one_in(prng, 8) ? 1 + prng.below(3) : 5;
+  waits.attempts_max = one_in(prng, 5) ? 1 + prng.below(3) : 5;
   return waits;
 }
 
 void draw_world(Prng& prng, Swarm* swarm) {
-  swarm->nodes = one_in(prng, 16) ? 1 : 2 + static_cast<std::uint32_t>(prng.below(2));
+  swarm->nodes = one_in(prng, 32) ? 1 : 2 + static_cast<std::uint32_t>(prng.below(2));
   swarm->coordinators = one_in(prng, 4) ? 1 : 2;
   swarm->transitions = 1 + static_cast<std::uint32_t>(prng.below(4));
+  if (!one_in(prng, 32)) {
+    swarm->far_transition = static_cast<std::uint32_t>(prng.below(swarm->transitions));
+  }
   swarm->unloaded_engines = one_in(prng, 8);
+  swarm->other_bases = one_in(prng, 16);
   swarm->asynchronous = one_in(prng, 2) ? 0 : one_in(prng, 2) ? 1024 : 400;
   swarm->waits = draw_waits(prng);
   swarm->latency_min = between(prng, 50, 1000);
@@ -63,7 +69,7 @@ void draw_world(Prng& prng, Swarm* swarm) {
 }
 
 void draw_sudden(Prng& prng, Swarm* swarm) {
-  swarm->sudden_max = static_cast<std::uint32_t>(prng.below(4));
+  swarm->sudden_max = 2 + static_cast<std::uint32_t>(prng.below(4));
   swarm->crashes = !one_in(prng, 4);
   swarm->pauses = one_in(prng, 2);
   swarm->partitions = one_in(prng, 3);
@@ -74,7 +80,8 @@ void draw_sudden(Prng& prng, Swarm* swarm) {
   swarm->restarts_receivers = one_in(prng, 2);
   swarm->kills_engines = one_in(prng, 2);
   swarm->kills_owners = one_in(prng, 3);
-  swarm->aborts = one_in(prng, 10);
+  swarm->aborts = one_in(prng, 8);
+  swarm->asks_outcomes = one_in(prng, 8);
 }
 
 }  // namespace
@@ -105,8 +112,9 @@ Swarm draw_swarm(Prng& prng) {
     swarm.store_late = frequency(prng);
   }
   if (one_in(prng, 8)) swarm.open_fails = frequency(prng);
+  if (one_in(prng, 8)) swarm.long_requests = frequency(prng);
   draw_sudden(prng, &swarm);
-  constexpr Microseconds kLast[] = {50'000, 200'000, 200'000, 1'000'000, 4'000'000};
+  constexpr Microseconds kLast[] = {50'000, 200'000, 1'000'000, 4'000'000};
   swarm.faults_last = kLast[prng.below(std::size(kLast))];
   swarm.continuous = one_in(prng, 5);
   return swarm;
@@ -124,10 +132,12 @@ std::string Swarm::text() const {
          number("control_forgets", control_forgets) + number("control_slow", control_slow) +
          number("store_refuses", store_refuses) + number("store_corrupts", store_corrupts) +
          number("store_tears", store_tears) + number("store_late", store_late) +
-         number("open_fails", open_fails) + number("sudden_max", sudden_max) +
+         number("open_fails", open_fails) + number("long_requests", long_requests) +
+         number("other_bases", other_bases ? 1 : 0) + number("sudden_max", sudden_max) +
          number("crashes", crashes ? 1 : 0) + number("pauses", pauses ? 1 : 0) +
-         number("partitions", partitions ? 1 : 0) + number("faults_last", faults_last) +
-         number("continuous", continuous ? 1 : 0);
+         number("partitions", partitions ? 1 : 0) + number("slowness", slowness ? 1 : 0) +
+         number("aborts", aborts ? 1 : 0) + number("asks_outcomes", asks_outcomes ? 1 : 0) +
+         number("faults_last", faults_last) + number("continuous", continuous ? 1 : 0);
 }
 
 }  // namespace dcr

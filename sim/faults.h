@@ -18,7 +18,10 @@ struct Swarm {
   std::uint32_t nodes = 2;
   std::uint32_t coordinators = 2;
   std::uint32_t transitions = 1;
+  // In which of them the trainer goes to weights that have nothing to do with the last; others may.
+  std::uint32_t far_transition = ~std::uint32_t{0};
   bool unloaded_engines = false;  // they start without the base checkpoint
+  bool other_bases = false;       // some start with another checkpoint than the owners' base
   std::uint32_t asynchronous = 0;
   std::uint64_t staging_bytes_max = 0;
   std::uint64_t decoded_bytes_max = 0;
@@ -38,7 +41,8 @@ struct Swarm {
   std::uint32_t hand_over_lost = 0;
   std::uint32_t control_refuses = 0, control_forgets = 0, control_slow = 0;              // calls
   std::uint32_t store_refuses = 0, store_corrupts = 0, store_tears = 0, store_late = 0;  // objects
-  std::uint32_t open_fails = 0;  // a gate that cannot be opened
+  std::uint32_t open_fails = 0;     // a gate that cannot be opened
+  std::uint32_t long_requests = 0;  // requests that run longer than anybody waits for them
 
   // Sudden faults of a transition: how many, and which kinds.
   std::uint32_t sudden_max = 0;
@@ -48,6 +52,7 @@ struct Swarm {
   bool kills_engines = false;       // with all it holds
   bool kills_owners = false;        // with weights and baselines
   bool aborts = false;              // an operator ends a transition
+  bool asks_outcomes = false;       // somebody asks for the outcome of an attempt, which ends it
   // Until when after the call of a refit faults are on.
   Microseconds faults_last = 0;
 

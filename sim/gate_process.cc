@@ -22,6 +22,8 @@ void GateProcess::begin() {
 void GateProcess::lose() {
   drop_machine();
   serving_.reset();
+  draining_ = 0;
+  ++turn_;
 }
 
 void GateProcess::carry_out(GateEffect& effect) {
@@ -37,15 +39,23 @@ void GateProcess::carry_out(GateEffect& effect) {
     step_later(world_.work_time(), done, nullptr);
     return;
   }
-  // Requests drain a while; those that fail are over sooner.
-  const Microseconds drain =
-      std::get<CloseAndDrain>(effect).fail_requests ? 0 : world_.drain_time();
-  step_later(drain + world_.work_time(), done, nullptr);
+  ++draining_;
+  if (!std::get<CloseAndDrain>(effect).fail_requests) {
+    return step_later(world_.drain_time() + world_.work_time(), done, &turn_);
+  }
+  // Requests that fail are over at once, and with them whatever waited until they had drained.
+  ++turn_;
+  for (std::uint64_t left = draining_; left > 0; --left) {
+    step_later(world_.work_time(), done, &turn_);
+  }
 }
 
 void GateProcess::answered(const GateEvent& event) {
   // Requests run until the gate is closed and they have drained.
-  if (!std::get<GateWorkDone>(event).opened) serving_.reset();
+  if (!std::get<GateWorkDone>(event).opened) {
+    serving_.reset();
+    --draining_;
+  }
   step(event);
 }
 

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -11,6 +12,7 @@
 
 #include "base/mutant.h"
 #include "base/probe.h"
+#include "runtime/threads.h"
 #include "sim/campaign.h"
 #include "simd/kernels.h"
 
@@ -24,7 +26,7 @@ struct Arguments {
   bool verbose = false;
   bool list_mutants = false;
   bool no_canary = false;
-  bool all_probes = false;
+  bool complete = false;
 };
 
 struct Probes {
@@ -156,6 +158,26 @@ void print_trace(std::uint64_t seed, std::size_t lines) {
                run.violation.empty() ? "nothing wrong" : run.violation.c_str());
 }
 
+// Whether the campaign was one of what it has to be one of; says what is missing.
+bool complete(const CampaignResult& result, const Probes& found) {
+  bool complete = found.missed.empty();
+  for (const std::string& text : found.missed) {
+    std::fprintf(stderr, "dcr-sim: probe missed: %s\n", text.c_str());
+  }
+  const auto demand = [&](const char* what, std::uint64_t runs, std::uint64_t percent) {
+    if (runs * 100 >= result.runs * percent) return;
+    complete = false;
+    std::fprintf(stderr, "dcr-sim: %llu of %llu runs %s; at least %llu %% have to\n",
+                 static_cast<unsigned long long>(runs),
+                 static_cast<unsigned long long>(result.runs), what,
+                 static_cast<unsigned long long>(percent));
+  };
+  demand("have several owners, nodes, payloads and receivers", result.full_runs, 90);
+  demand("have a retry", result.retried_runs, 30);
+  demand("were run again", result.repeated, 5);
+  return complete;
+}
+
 int run(const Arguments& arguments) {
   const bool mutant = mutant_chosen();
   const bool canary = mutant || arguments.no_canary || canary_caught();
@@ -168,8 +190,10 @@ int run(const Arguments& arguments) {
   }
   if (!result.violations.empty()) {
     const Violation& first = result.violations.front();
-    std::fprintf(stderr, "dcr-sim: seed %llu: %s\n", static_cast<unsigned long long>(first.seed),
-                 first.text.c_str());
+    std::fprintf(stderr,
+                 "dcr-sim: seed %llu: %s\ndcr-sim: replay it: dcr-sim --seed %llu --verbose\n",
+                 static_cast<unsigned long long>(first.seed), first.text.c_str(),
+                 static_cast<unsigned long long>(first.seed));
     if (!mutant && arguments.trace_lines > 0) print_trace(first.seed, arguments.trace_lines);
     return EXIT_FAILURE;
   }
@@ -177,7 +201,7 @@ int run(const Arguments& arguments) {
     std::fprintf(stderr, "dcr-sim: the canary was not seen: this campaign would see nothing\n");
     return EXIT_FAILURE;
   }
-  return arguments.all_probes && !found.missed.empty() ? EXIT_FAILURE : EXIT_SUCCESS;
+  return !arguments.complete || complete(result, found) ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
 }  // namespace
@@ -188,13 +212,19 @@ int main(int argc, char** argv) {
   CLI::App app("Simulates transitions of a run under faults, each seed one world.", "dcr-sim");
   app.add_option("--seed", arguments.campaign.seed, "the first seed");
   app.add_option("--runs", arguments.campaign.runs, "how many seeds");
-  app.add_option("--jobs", arguments.campaign.jobs, "threads")->check(CLI::Range(1, 256));
+  app.add_option("--transitions", arguments.campaign.transitions,
+                 "more seeds, until there were so many transitions");
+  arguments.campaign.jobs = dcr::processor_count();
+  app.add_option("--jobs", arguments.campaign.jobs, "threads; else one for each core")
+      ->check(CLI::Range(1, 256));
   app.add_option("--trace", arguments.trace_lines, "lines of a failing run's trace to print");
   app.add_flag("--json", arguments.json, "one object of results");
   app.add_flag("--verbose", arguments.verbose, "print everything that happens in one seed's world");
   app.add_flag("--stop", arguments.campaign.stop_at_violation, "stop at the first violation");
   app.add_flag("--no-canary", arguments.no_canary, "do not look for the canary first");
-  app.add_flag("--all-probes", arguments.all_probes, "a probe that was not hit is a failure");
+  app.add_flag(
+      "--complete", arguments.complete,
+      "a probe that was not hit is a failure, as are too few large, retried or repeated runs");
   app.add_flag("--mutants", arguments.list_mutants, "list the mutants that DCR_MUTANT may name");
   CLI11_PARSE(app, argc, argv);
   if (!dcr::select_kernels().ok() || !dcr::choose_mutant()) return EXIT_FAILURE;

@@ -53,6 +53,17 @@ Bytes box_words(const ItemBox& box, unsigned width, const Bytes& tensor) {
 
 }  // namespace
 
+// What receivers remember of an attempt's items, at most; often less than what may come before
+// anything is applied.
+std::uint64_t SimModel::remembered_bytes_max(
+    const std::vector<std::vector<OwnerBox>>& owners) const {
+  const Result<Ownership> ownership = Ownership::make(catalogue(), owners);
+  for (std::uint32_t tensor = 0; tensor < catalogue().size(); ++tensor) {
+    if (!ownership.ok() || ownership->shared(tensor)) return kMiB;
+  }
+  return 200 * items();
+}
+
 Status GuardedMemory::apply(const TargetChanges& target, std::span<const std::uint32_t> positions,
                             const void* values, ApplyMode mode, ApplyCounts* counts) {
   if (guard_ != nullptr && target.storage < parameters_ && mode == ApplyMode::kWrite) {
@@ -111,7 +122,7 @@ std::unique_ptr<SimModel> SimModel::make(std::uint64_t number) {
     if (tensors < 4 || tensors > kTensorsMax || bytes < 100 || bytes > kModelBytesMax) continue;
     std::unique_ptr<SimModel> model(std::make_unique<SimModel>(std::move(random), prng));
     // Most have several owners and receivers.
-    const bool small = number % 16 == 15;
+    const bool small = number % 32 == 31;
     if (model->build().ok() && (model->owners() == 1) == small && model->owners() <= 3 &&
         model->receivers() <= 4 && model->items() >= (small ? 1 : 5)) {
       return model;
@@ -166,6 +177,7 @@ void SimModel::make_weights() {
     }
     weights_.push_back(std::move(one));
   }
+  DCR_ASSERT(weights_.size() == kUnrelated);
   RandomWords others(prng_, random_);
   weights_.push_back(others.tensors);
   others.change();
@@ -195,7 +207,7 @@ Status SimModel::make_owners() {
   DCR_ASSIGN(const std::shared_ptr<const Geometry> geometry,
              Geometry::make(catalogue(), declarations));
   OwnerOptions options;
-  constexpr std::uint64_t kBucketBytes[] = {1, 1, 1, 100};
+  constexpr std::uint64_t kBucketBytes[] = {1, 1, 1, 16};
   options.bucket_bytes = kBucketBytes[prng_.below(std::size(kBucketBytes))];
   for (std::uint32_t rank = 0; rank < plan.ranks(); ++rank) {
     SimOwner& owner = *owners_[rank];
@@ -213,7 +225,7 @@ Status SimModel::make_receivers() {
   }
   DCR_ASSIGN(Layout layout, parse_receiver_layout(random_.receivers));
   for (const TargetBuffer& buffer : layout.buffers) options.never_loaded.push_back(buffer.name);
-  options.decoded_bytes_max = kMiB;
+  options.decoded_bytes_max = prng_.below(2) == 0 ? kMiB : remembered_bytes_max(options.owners);
   options.post_apply_checks = prng_.below(4) == 0;
   options.prefer_scratch = prng_.below(4) == 0;
   DCR_ASSIGN(const ReceiverPlan plan, ReceiverPlan::make(catalogue(), std::move(layout)));

@@ -115,6 +115,8 @@ class SimModel {
  public:
   // How many sets of weights there are; the first is the base checkpoint.
   static constexpr std::uint32_t kWeights = 12;
+  // From here on they have nothing to do with those before.
+  static constexpr std::uint32_t kUnrelated = 9;
 
   // The same number gives the same model. Random models that have too many tensors or a name that
   // receivers refuse are passed over.
@@ -149,6 +151,7 @@ class SimModel {
   Status make_owners();
   Status make_receivers();
   void make_weights();
+  std::uint64_t remembered_bytes_max(const std::vector<std::vector<OwnerBox>>& owners) const;
 
   const RandomModel random_;
   Prng prng_;

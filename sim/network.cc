@@ -39,10 +39,10 @@ void SimNetwork::send(const SimProcess& from, SendMessage message) {
       carry(from, message);
     }
   }
-  carry(from, message);
+  carry(from, std::move(message));
 }
 
-void SimNetwork::carry(const SimProcess& from, const SendMessage& message) {
+void SimNetwork::carry(const SimProcess& from, SendMessage message) {
   const Swarm& swarm = world_.swarm();
   Microseconds delay = between(world_.prng(), swarm.latency_min, swarm.latency_max);
   if (world_.faults_on() && happens(world_.prng(), swarm.delay)) {
@@ -54,8 +54,10 @@ void SimNetwork::carry(const SimProcess& from, const SendMessage& message) {
     return world_.fail(std::string(message_name(message.message)) + " goes to " + message.to +
                        ", which there is not");
   }
-  auto parcel = std::make_unique<Parcel>(Parcel{
-      {{from.name(), from.incarnation()}, message.message}, message.incarnation, from.isolated()});
+  auto parcel = std::make_unique<Parcel>(
+      Parcel{{{from.name(), from.incarnation()}, std::move(message.message)},
+             message.incarnation,
+             from.isolated()});
   world_.schedule().after(delay, [to, parcel = std::move(parcel)]() mutable {
     if (parcel->isolated != to->isolated()) return;
     if (parcel->incarnation != 0 && parcel->incarnation != to->incarnation()) return;

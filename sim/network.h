@@ -20,7 +20,7 @@ class SimNetwork {
   std::uint64_t sent() const { return sent_; }
 
  private:
-  void carry(const SimProcess& from, const SendMessage& message);
+  void carry(const SimProcess& from, SendMessage message);
 
   World& world_;
   std::uint64_t sent_ = 0;

@@ -121,7 +121,8 @@ void NodeProcess::hand_over(const HandOver& work) {
   for (; times > 0; --times) {
     world_.schedule().after(world_.latency(), [receiver, work, payload] {
       if (!receiver->alive() || receiver->incarnation() != work.receiver.incarnation) return;
-      receiver->later(0, [receiver, work, payload] { receiver->hand_over(work, payload); });
+      receiver->happen(receiver->life(),
+                       [receiver, work, payload] { receiver->hand_over(work, payload); });
     });
   }
 }

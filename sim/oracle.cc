@@ -229,8 +229,9 @@ void Oracle::on_refit_failed(const std::string& label, bool unknown) {
   }
 }
 
-Status Oracle::check_base(const std::vector<std::vector<Digest>>& digests) const {
-  if (digests == world_.model().digests(0)) return {};
+Status Oracle::check_base(const std::vector<std::vector<Digest>>& digests,
+                          std::uint32_t weights) const {
+  if (digests == world_.model().digests(weights)) return {};
   return {Code::kMismatch, "the base that was loaded is another than the owners'"};
 }
 

@@ -48,8 +48,8 @@ class Oracle {
   void on_refit(const std::string& label, const CommitRecord& committed);
   void on_refit_failed(const std::string& label, bool unknown);
 
-  // What a receiver that loaded the base finds when it compares.
-  Status check_base(const std::vector<std::vector<Digest>>& digests) const;
+  // What a receiver that loaded `weights` as the base finds when it compares.
+  Status check_base(const std::vector<std::vector<Digest>>& digests, std::uint32_t weights) const;
 
   // What was committed last.
   const CommitRecord& committed() const { return history_.rbegin()->second; }

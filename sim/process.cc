@@ -20,6 +20,7 @@ void SimProcess::start() {
   ++life_;
   paused_until_ = 0;
   dies_after_.reset();
+  pauses_after_.reset();
   // No two processes' clocks have anything to do with each other.
   clock_offset_ = 1 + world_.prng().below(1'000'000);
   world_.trace([&] { return name_ + " starts"; });
@@ -31,6 +32,7 @@ void SimProcess::die(const char* why) {
   world_.trace([&] { return name_ + " dies: " + why; });
   alive_ = false;
   dies_after_.reset();
+  pauses_after_.reset();
   lose();
 }
 
@@ -40,6 +42,7 @@ void SimProcess::heal() {
   paused_until_ = 0;
   isolated_until_ = 0;
   dies_after_.reset();
+  pauses_after_.reset();
 }
 
 void SimProcess::later(Microseconds delay, Happening what) {
@@ -66,6 +69,11 @@ bool SimProcess::goes_on(const char* effect, bool after) {
       return false;
     }
     --*dies_after_;
+  }
+  if (!after && pauses_after_ && (*pauses_after_)-- == 0) {
+    pauses_after_.reset();
+    world_.count_fault("process pauses");
+    pause(pause_);
   }
   if (world_.dies_here(*this, effect, after)) {
     die(effect);

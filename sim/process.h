@@ -51,6 +51,10 @@ class SimProcess {
 
   // Dies when its machines have had so many more effects.
   void die_after(std::uint64_t effects) { dies_after_ = effects; }
+  void pause_after(std::uint64_t effects, Microseconds duration) {
+    pauses_after_ = effects;
+    pause_ = duration;
+  }
 
   virtual std::uint64_t incarnation() const = 0;  // 0: none
   virtual StatusReply status() const = 0;
@@ -89,6 +93,8 @@ class SimProcess {
   Microseconds paused_until_ = 0;
   Microseconds isolated_until_ = 0;
   std::optional<std::uint64_t> dies_after_;
+  std::optional<std::uint64_t> pauses_after_;
+  Microseconds pause_ = 0;  // then, so long
 };
 
 // The names of effects, by which points between them are known, and of events.

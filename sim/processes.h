@@ -121,8 +121,8 @@ class ReceiverProcess final
   std::uint32_t rank() const { return rank_; }
   // Something of its storage may be on its way.
   bool writing() const { return before_.has_value(); }
-  // How its next life begins: the engine has loaded the base.
-  void begin_with_base(bool loaded) { base_loaded_ = loaded; }
+  // How its next life begins: the engine has loaded these weights as the base; none: no base.
+  void begin_with_base(std::optional<std::uint32_t> weights) { base_ = weights; }
 
   void hand_over(const HandOver& work, std::shared_ptr<const DecodedPayload> payload);
 
@@ -145,7 +145,8 @@ class ReceiverProcess final
   const std::uint32_t index_;
   const std::uint32_t engine_;
   const std::uint32_t rank_;
-  bool base_loaded_ = false;
+  std::optional<std::uint32_t> base_;  // of the next life
+  std::uint32_t base_weights_ = 0;     // of this one, if it began with some
   std::map<Key, std::shared_ptr<const DecodedPayload>> handed_over_;
   std::deque<ReceiverEffect> work_;
   bool working_ = false;
@@ -169,6 +170,8 @@ class GateProcess final : public MachineProcess<Gate, GateEvent, GateEffect> {
 
   const std::uint32_t engine_;
   std::optional<VersionId> serving_;
+  std::uint64_t draining_ = 0;  // closes that are not answered
+  std::uint64_t turn_ = 0;      // of those: requests that were failed drain no longer
 };
 
 }  // namespace dcr

@@ -29,12 +29,13 @@ void ReceiverProcess::begin() {
   for (std::uint32_t rank = 0; rank < world_.model().owners(); ++rank) {
     options.owners.push_back("owner-" + std::to_string(rank));
   }
-  options.base_loaded = base_loaded_;
+  options.base_loaded = base_.has_value();
+  base_weights_ = base_.value_or(0);
   options.credit_payloads = swarm.credit_payloads;
   options.credit_bytes = swarm.credit_bytes;
   options.waits = swarm.waits;
   // Of a next life in the same engine nobody knows what it holds.
-  base_loaded_ = false;
+  base_.reset();
   make_machine(std::move(options));
 }
 
@@ -122,7 +123,7 @@ ReceiverWorkDone ReceiverProcess::carry_out_now(const ReceiverEffect& work) {
   Receiver& receiver = model().receiver();
   if (const auto* const check = std::get_if<CheckBase>(&work)) {
     done.kind = ReceiverWorkDone::Kind::kCheckBase;
-    done.status = world_.oracle().check_base(check->digests);
+    done.status = world_.oracle().check_base(check->digests, base_weights_);
   } else if (const auto* const begin = std::get_if<BeginStream>(&work)) {
     begin_stream(*begin, &done);
   } else if (const auto* const payload = std::get_if<IngestPayload>(&work)) {

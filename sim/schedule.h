@@ -76,14 +76,16 @@ class Schedule {
 
   void after(Microseconds delay, Happening what, SimProcess* process = nullptr,
              std::uint64_t life = 0) {
-    Next next{std::move(what), process, life};
     std::size_t slot = nexts_.size();
     if (free_.empty()) {
-      nexts_.push_back(std::move(next));
+      nexts_.push_back({std::move(what), process, life});
     } else {
       slot = free_.back();
       free_.pop_back();
-      nexts_[slot] = std::move(next);
+      Next& next = nexts_[slot];
+      next.what = std::move(what);
+      next.process = process;
+      next.life = life;
     }
     heap_.push_back({now_ + delay, number_++, slot});
     std::push_heap(heap_.begin(), heap_.end(), later);

@@ -27,6 +27,14 @@ std::optional<std::uint32_t> Trainer::weights_of(const std::string& label) const
 void Trainer::choose_weights() {
   // Steps to neighbours, steps to anything, and steps that change nothing.
   Prng& prng = world_.prng();
+  if (called_ == world_.swarm().far_transition + 1) {
+    // Most of what owners have is sent.
+    const bool near = weights_ < SimModel::kUnrelated;
+    weights_ = static_cast<std::uint32_t>(
+        near ? SimModel::kUnrelated + prng.below(SimModel::kWeights - SimModel::kUnrelated)
+             : prng.below(SimModel::kUnrelated));
+    return;
+  }
   const std::uint64_t kind = prng.below(8);
   if (kind == 0) return;
   if (kind < 3) {
@@ -39,6 +47,7 @@ void Trainer::choose_weights() {
 
 void Trainer::call() {
   DCR_ASSERT(!calling_);
+  ++called_;
   choose_weights();
   same_candidate_ = false;
   call_again();
@@ -47,6 +56,7 @@ void Trainer::call() {
 void Trainer::call_again() {
   ++calls_made_;
   calling_ = true;
+  calls_again_ = false;
   if (!same_candidate_) {
     label_ = "step-" + std::to_string(++number_);
     labels_[label_] = {number_, weights_, false};
@@ -143,7 +153,10 @@ void Trainer::judge() {
     unknown = unknown || one.finished->status.code() == Code::kUnknownOutcome;
   }
   if (attempts > 1) ++retried_;
-  if (committed) return world_.refit_ended(true);
+  if (committed) {
+    failed_in_a_row_ = 0;
+    return world_.refit_ended(true);
+  }
   ++failures_;
   labels_[label_].failed = !unknown;
   world_.oracle().on_refit_failed(label_, unknown);
@@ -152,7 +165,10 @@ void Trainer::judge() {
   const bool changes = happens(world_.prng(), world_.swarm().changes_candidate);
   if (changes) choose_weights();
   same_candidate_ = !changes;
-  world_.schedule().after(between(world_.prng(), 1000, 50'000), [this, call = calls_made_] {
+  // Where it fails again and again it is no use to hurry.
+  const Microseconds pause = Microseconds{50'000} << std::min(failed_in_a_row_++, 6U);
+  calls_again_ = true;
+  world_.schedule().after(between(world_.prng(), 1000, pause), [this, call = calls_made_] {
     if (call == calls_made_ && !calling_) call_again();
   });
 }
@@ -166,8 +182,8 @@ void Trainer::restart(bool resumed) {
   } else if (world_.prng().below(2) == 0) {
     weights_ = static_cast<std::uint32_t>(world_.prng().below(SimModel::kWeights));
   }
-  const bool was_calling = calling_;
-  calling_ = false;
+  const bool was_calling = calling_ || calls_again_;
+  calling_ = calls_again_ = false;
   ++calls_made_;
   for (std::uint32_t rank = 0; rank < calls_.size(); ++rank) {
     OwnerProcess& owner = world_.owner(rank);
@@ -177,6 +193,7 @@ void Trainer::restart(bool resumed) {
   }
   if (!was_calling) return;
   same_candidate_ = false;
+  calls_again_ = true;
   world_.schedule().after(between(world_.prng(), 1000, 400'000), [this, call = calls_made_] {
     if (call == calls_made_ && !calling_) call_again();
   });

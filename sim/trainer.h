@@ -69,12 +69,15 @@ class Trainer {
   std::uint32_t weights_ = 0;
   std::string label_;
   bool calling_ = false;
+  bool calls_again_ = false;  // soon
   bool asynchronous_ = false;
   bool same_candidate_ = false;
   std::uint64_t number_ = 0;  // of labels
+  std::uint32_t called_ = 0;  // transitions
   std::uint64_t calls_made_ = 0;
   std::uint64_t transitions_ = 0;
   std::uint64_t failures_ = 0;
+  unsigned failed_in_a_row_ = 0;
   std::uint64_t retried_ = 0;
 };
 

@@ -83,17 +83,21 @@ void World::start_all() {
   }
 }
 
-// What a killed engine holds is gone; the next one has loaded the base checkpoint, or has not.
+// What a killed engine holds is gone; the next one has loaded the base checkpoint, or what it takes
+// for it, or has not.
 void World::kill_engine(std::uint32_t engine) {
   gates_[engine]->die("its engine is killed");
   for (std::uint32_t rank = 0; rank < model_.ranks(); ++rank) {
     const std::uint32_t index = engine * model_.ranks() + rank;
     receivers_[index]->die("its engine is killed");
     const bool loaded = !swarm_.unloaded_engines || prng_.below(3) == 0;
-    Image image = model_.dense(0, rank);
+    const bool other = swarm_.other_bases && prng_.below(3) == 0;
+    const auto weights =
+        static_cast<std::uint32_t>(other ? 1 + prng_.below(SimModel::kWeights - 1) : 0);
+    Image image = model_.dense(weights, rank);
     if (!loaded) model_.scramble(prng_, rank, &image);
     model_.receiver(index).set_image(image);
-    receivers_[index]->begin_with_base(loaded);
+    receivers_[index]->begin_with_base(loaded ? std::optional(weights) : std::nullopt);
   }
 }
 
@@ -208,31 +212,78 @@ void World::plan_sudden() {
 }
 
 void World::sudden() {
-  const std::uint64_t kind = prng_.below(6);
-  SimProcess* const any =
-      processes_[static_cast<std::size_t>(prng_.below(processes_.size()))].get();
-  if (kind < 3 && swarm_.crashes) {
-    SimProcess* const process = victim();
-    if (process == nullptr || !process->alive()) return;
-    if (prng_.below(3) > 0) return process->die_after(prng_.below(25));
-    process->die("sudden");
-    died(*process);
-  } else if (kind == 3 && swarm_.pauses && any->alive()) {
-    count_fault("process pauses");
-    trace([&] { return any->name() + " pauses"; });
-    any->pause(prng_.below(prng_.below(2) == 0 ? 100'000 : 4'000'000));
-  } else if (kind == 4 && swarm_.partitions) {
-    count_fault("processes are cut off");
+  enum class Kind : std::uint8_t { kCrash, kPause, kCutOff, kSlow, kAbort, kOutcome };
+  std::vector<Kind> kinds;
+  if (swarm_.crashes) kinds.assign(3, Kind::kCrash);
+  if (swarm_.pauses) kinds.push_back(Kind::kPause);
+  if (swarm_.partitions) kinds.push_back(Kind::kCutOff);
+  if (swarm_.slowness) kinds.push_back(Kind::kSlow);
+  if (swarm_.aborts) kinds.push_back(Kind::kAbort);
+  if (swarm_.asks_outcomes) kinds.push_back(Kind::kOutcome);
+  if (kinds.empty()) return;
+  switch (kinds[static_cast<std::size_t>(prng_.below(kinds.size()))]) {
+    case Kind::kCrash:
+      return crash_suddenly();
+    case Kind::kPause:
+      return pause_suddenly();
+    case Kind::kCutOff:
+      return cut_off_suddenly();
+    case Kind::kSlow:
+      count_fault("disks and work are slow");
+      slowness_ = 2 + prng_.below(40);
+      return;
+    case Kind::kAbort:
+      if (aborter_->alive()) return;
+      count_fault("operator aborts");
+      return aborter_->start();
+    case Kind::kOutcome:
+      // Whoever may call the control plane may ask, and an attempt that is active ends by it.
+      count_fault("outcome asked for");
+      static_cast<void>(control_.plane().mark_obsolete(
+          std::max<std::uint64_t>(1, control_.plane().read()->transition.attempt)));
+      return;
+  }
+}
+
+void World::crash_suddenly() {
+  SimProcess* const process = victim();
+  if (process == nullptr || !process->alive()) return;
+  if (prng_.below(3) > 0) return process->die_after(prng_.below(25));
+  process->die("sudden");
+  died(*process);
+}
+
+void World::pause_suddenly() {
+  // A coordinator that others replace meanwhile is the most trouble.
+  SimProcess& process =
+      *(prng_.below(2) == 0
+            ? coordinators_[static_cast<std::size_t>(prng_.below(coordinators_.size()))]
+            : processes_[static_cast<std::size_t>(prng_.below(processes_.size()))].get());
+  if (!process.alive()) return;
+  process.pause_after(prng_.below(40), prng_.below(prng_.below(2) == 0 ? 100'000 : 4'000'000));
+}
+
+void World::cut_off_suddenly() {
+  count_fault("processes are cut off");
+  if (prng_.below(2) == 0) {
     for (const auto& process : processes_) {
       if (prng_.below(4) == 0) process->isolate(prng_.below(2'000'000));
     }
-  } else if (kind == 5 && swarm_.slowness) {
-    count_fault("disks and work are slow");
-    slowness_ = 2 + prng_.below(40);
-  } else if (kind == 5 && swarm_.aborts && !aborter_->alive()) {
-    count_fault("operator aborts");
-    aborter_->start();
+    return;
   }
+  // An engine and all that is in it.
+  const Microseconds lasts = prng_.below(6'000'000);
+  const auto engine = static_cast<std::uint32_t>(prng_.below(model_.engines()));
+  gates_[engine]->isolate(lasts);
+  for (std::uint32_t rank = 0; rank < model_.ranks(); ++rank) {
+    receivers_[engine * model_.ranks() + rank]->isolate(lasts);
+  }
+}
+
+Microseconds World::drain_time() {
+  const Microseconds drains = between(prng_, 0, swarm_.work_max);
+  if (!fault(swarm_.long_requests, "requests run long")) return drains;
+  return drains + prng_.below(3000 * swarm_.waits.drain_ms);
 }
 
 void World::heal() {
@@ -296,20 +347,25 @@ std::string World::unsettled() {
   return text;
 }
 
-// Nobody can restore what no owner has as its baseline, and nobody can be refitted if no receiver
-// is a member: then the trainer is resumed from the checkpoint that was committed.
+// Nobody can restore what an owner lacks as its baseline: that takes the next refit, to which
+// training comes. Nobody can be refitted if no receiver is a member: then the trainer is resumed
+// from the checkpoint that was committed.
 void World::rescue() {
-  const Membership membership = control_.plane().read_members().value();
-  for (const Member& member : membership.members) {
-    if (member.role == Role::kReceiver && member.state == MemberState::kMember &&
-        member.endpoint.incarnation == find(member.endpoint.name)->incarnation()) {
-      return;
-    }
-  }
   const bool all = std::all_of(owners_.begin(), owners_.end(), [this](const OwnerProcess* owner) {
     return owner->alive() && owner->status().held == oracle_.committed().id;
   });
   if (all) return;
+  const Membership membership = control_.plane().read_members().value();
+  for (const Member& member : membership.members) {
+    if (member.role == Role::kReceiver && member.state == MemberState::kMember &&
+        member.endpoint.incarnation == find(member.endpoint.name)->incarnation()) {
+      if (!trainer_->calling() && refit_committed_) {
+        refit_committed_ = false;
+        trainer_->call();
+      }
+      return;
+    }
+  }
   count_fault("operator resumes the trainer");
   trainer_->restart(true);
 }
@@ -324,7 +380,7 @@ void World::transition(std::uint32_t number) {
     // Mostly faults end with the transition; sometimes they go on while nothing is refitted, and
     // sometimes the next refit is called among them.
     const bool hurry = swarm_.continuous && number + 1 < swarm_.transitions;
-    const bool lasts = !hurry && prng_.below(4) == 0;
+    const bool lasts = !hurry && prng_.below(6) == 0;
     run_until(schedule_.now() + swarm_.faults_last,
               [&] { return !lasts && !trainer_->calling() && refit_committed_; });
     if (hurry && !trainer_->calling() && refit_committed_) return;

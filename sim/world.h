@@ -7,10 +7,10 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "sim/control.h"
@@ -120,7 +120,7 @@ class World {
   Microseconds latency() { return between(prng_, swarm_.latency_min, swarm_.latency_max); }
   Microseconds work_time() { return between(prng_, 1, swarm_.work_max) * slowness_; }
   Microseconds store_time() { return latency() * slowness_; }
-  Microseconds drain_time() { return between(prng_, 0, swarm_.work_max); }
+  Microseconds drain_time();
 
   // ---- what processes tell
 
@@ -146,6 +146,9 @@ class World {
   void transition(std::uint32_t number);
   void plan_sudden();
   void sudden();
+  void crash_suddenly();
+  void pause_suddenly();
+  void cut_off_suddenly();
   SimProcess* victim();
   Microseconds down_time();
   void kill_engine(std::uint32_t engine);
@@ -172,7 +175,7 @@ class World {
   Oracle oracle_;
   std::unique_ptr<Trainer> trainer_;
   std::vector<std::unique_ptr<SimProcess>> processes_;
-  std::map<std::string, SimProcess*> by_name_;
+  std::unordered_map<std::string, SimProcess*> by_name_;
   std::vector<OwnerProcess*> owners_;
   std::vector<ReceiverProcess*> receivers_;
   std::vector<GateProcess*> gates_;
