@@ -56,14 +56,6 @@ bool Coordinator::Machine::stands(const std::string& what, Milliseconds how_long
 void Coordinator::Machine::gather() {
   if (members_wanted_) return;
   const Waits& waits = options_.waits;
-  const TransitionRecord& last = members_.records.transition;
-  if (last.state == AttemptState::kActive) {
-    // Prepared by a call whose outcome was never known.
-    DCR_PROBE("an attempt is active that nobody drives");
-    record_ = last;
-    set_peers(last);
-    return fail_attempt({Code::kUnknownOutcome, "its prepare was not answered"}, false);
-  }
   if (!gathered_) gathered_ = gather_refit(members_, asked_);
   if (!gathered_->ended.empty()) {
     const std::vector<std::string> owners = gathered_->ended;
@@ -116,6 +108,7 @@ bool Coordinator::Machine::held() {
 
 void Coordinator::Machine::prepare_answered(const ControlReply& reply) {
   if (!reply.status.ok()) {
+    // It was not done: the same call again, after an unknown outcome, would have said so.
     note("prepares anew: " + reply.status.message());
     return enter(Phase::kGather);
   }

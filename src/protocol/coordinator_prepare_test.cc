@@ -197,18 +197,5 @@ TEST_F(CoordinatorTest, OwnersOfATrainerThatIsGoneAreBarred) {
   EXPECT_EQ(version(), 2U);
 }
 
-TEST_F(CoordinatorTest, APrepareThatNobodyHeardOfIsEnded) {
-  // The reply is lost, and so is the leader's knowledge that it asked.
-  lost_reply = [](const ControlRequest& request) -> std::optional<Status> {
-    if (!std::holds_alternative<PrepareRequest>(request)) return std::nullopt;
-    return Status(Code::kConflict, "a store that lies");
-  };
-  refit("step 1");
-  run_for(0, [this] { return control.read()->transition.attempt > 0; });
-  lost_reply = nullptr;
-  ASSERT_TRUE(refit_ends(1'000)) << all_notes();
-  EXPECT_EQ(version(), 1U);
-}
-
 }  // namespace
 }  // namespace dcr

@@ -16,10 +16,8 @@ void Coordinator::Machine::obsolete_answered(const ControlReply& reply) {
   const auto& records = control_value<ControlRecords>(reply);
   saw(records);
   if (!leading()) return;
-  if (records.commit.id.baseline == record_.attempt) {
-    DCR_PROBE("an attempt that failed here was committed");
-    return committed(records);
-  }
+  // It was not committed: nobody else calls for that, and a commit that conflicts neither was done
+  // nor can be done later.
   if (records.transition.attempt == record_.attempt) record_ = records.transition;
   enter(Phase::kStop);
 }
@@ -179,7 +177,7 @@ void Coordinator::Machine::drive_cleanup() {
   }
   if (waited != nullptr) {
     note(name_of(*waited) + " has not cleaned up after " + attempt_text() +
-         "; the next cleanup takes what it left");
+         "; it goes on by itself");
   }
   if (record_.state != AttemptState::kCommitted) return after_failure();
   enter(Phase::kGather);

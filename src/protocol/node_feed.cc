@@ -64,7 +64,8 @@ void NodeEndpoint::Machine::on_message(const Endpoint& from, const Credit& messa
   feed.heard_at = now_;
   if (stream->failure) return send(from, StreamFailed{stream->id, *stream->failure});
   if (feed.begun && message.next < feed.next) return;  // older than what came already
-  const bool repeated = feed.begun && message.next == feed.next;
+  const bool repeated = feed.begun && message.next == feed.next &&
+                        message.payloads == feed.payloads && message.bytes == feed.bytes;
   if (repeated && feed.handed > feed.next) DCR_PROBE("payloads are handed over again");
   feed.handed = repeated ? message.next : std::max(feed.handed, message.next);
   if (repeated || !feed.begun) send_ends(*stream, feed);

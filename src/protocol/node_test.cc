@@ -195,10 +195,16 @@ TEST_F(NodeEndpointTest, KeepsToCreditButForTheNextOne) {
   EXPECT_EQ(node->take_work<DropPayloads>().below, 1U);
   expect_handed(0, 1);
   EXPECT_TRUE(node->work.empty());  // 2000 bytes would not fit
-  credit(1, 5, 2000);               // said again: what it lacks is handed over again
+  EXPECT_EQ(node->take<OwnerEnd>().size(), 2U);
+  credit(1, 5, 2000);  // more room: nothing was lost
+  expect_handed(0, 2);
+  EXPECT_TRUE(node->work.empty());
+  EXPECT_TRUE(node->take<OwnerEnd>().empty());
+  credit(1, 5, 2000);  // the same again: what it lacks is handed over again
   expect_handed(0, 1);
   expect_handed(0, 2);
-  EXPECT_EQ(node->take<OwnerEnd>().size(), 4U);
+  EXPECT_TRUE(node->work.empty());
+  EXPECT_EQ(node->take<OwnerEnd>().size(), 2U);
   credit(0, 5, 2000);  // an old one
   EXPECT_TRUE(node->work.empty());
 }

@@ -73,7 +73,7 @@ void OwnerEndpoint::Machine::on(const ControlAnswered& event) {
   if (event.reply.status.ok() && brought) read_call_ = event.call;
   if (!session_.enrolled() || join_asked_) return;
   join_asked_ = true;
-  fence_ = sweep_ = records().transition.attempt;
+  fence_ = records().transition.attempt;
   session_.join(std::nullopt, encode_owner_details(options_.details));
 }
 
@@ -102,8 +102,7 @@ void OwnerEndpoint::Machine::on(const OwnerWorkDone& event) {
     case Kind::kRemovePayloads:
       return removal_done(event);
     case Kind::kRemoveRestores:
-      if (!event.status.ok()) note("old restore streams stay for now: " + event.status.message());
-      return;
+      return restores_removed(event);
     case Kind::kStopSending:
       return;
   }
@@ -233,7 +232,7 @@ Milliseconds OwnerEndpoint::Machine::wake_at() const {
     at = std::min(at, refit_->committed_at + options_.waits.baseline_ms);
   }
   if (stop_next_ != 0 && stopping_ == 0) at = std::min(at, stop_at_);
-  if (sweep_ > removed_ && sweep_at_ > now_) at = std::min(at, sweep_at_);
+  if (removal_at_ > now_) at = std::min(at, removal_at_);
   if (session_.barred() && !final_ && !final_called_) at = std::min(at, final_at_);
   return at;
 }

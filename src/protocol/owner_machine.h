@@ -117,7 +117,9 @@ class OwnerEndpoint::Machine {
   void on_message(const Endpoint& from, const RestoreRequest& message);
   void on_message(const Endpoint& from, const BaseDigestsRequest& message);
   void begin_work();
+  std::uint64_t last_over() const;
   bool begin_removal();
+  bool restores_left() const;
   void begin_service();
   void run(Kind kind, std::uint64_t number, OwnerEffect effect);
   void stop_sending(std::uint64_t attempt);
@@ -125,6 +127,7 @@ class OwnerEndpoint::Machine {
   void restore_done(const OwnerWorkDone& done);
   void digests_done(const OwnerWorkDone& done);
   void removal_done(const OwnerWorkDone& done);
+  void restores_removed(const OwnerWorkDone& done);
   void answer_restores(const RestoreSent& answer);
   void answer_digests(const BaseDigests& answer);
 
@@ -167,9 +170,8 @@ class OwnerEndpoint::Machine {
 
   std::uint64_t removed_ = 0;         // attempts up to this one left nothing behind
   std::uint64_t removal_wanted_ = 0;  // by the coordinator
-  std::uint64_t sweep_ = 0;           // the last attempt when this life began
-  Milliseconds sweep_at_ = 0;
   Endpoint removal_for_;
+  Milliseconds removal_at_ = 0;                      // not before, after one that failed
   std::optional<std::uint64_t> restores_kept_from_;  // versions below have no restore stream
   std::optional<VersionId> restore_wanted_;
   VersionId restoring_;  // of SendBaseline that runs

@@ -190,6 +190,70 @@ TEST_F(OwnerEndpointTest, RemovesAtItsStartWhatAFinishedAttemptLeft) {
   owner->step(done_of(Kind::kRemovePayloads, 1));
 }
 
+// Rule 10: should no cleanup ever come, or none succeed while the coordinator waits for it.
+TEST_F(OwnerEndpointTest, RemovesWhatACommittedAttemptLeftWithoutACleanup) {
+  refit_that_leaves_payloads();
+  EXPECT_EQ(owner->take_work<RemovePayloads>().attempt, 1U);
+  owner->step(done_of(Kind::kRemovePayloads, 1, {Code::kIo, "busy"}));
+  owner->pass(199);
+  EXPECT_TRUE(owner->work.empty());
+  owner->pass(1);
+  EXPECT_EQ(owner->take_work<RemovePayloads>().attempt, 1U);
+  owner->step(done_of(Kind::kRemovePayloads, 1));
+  owner->receive(world.leader, Cleanup{1});
+  EXPECT_EQ(owner->take<CleanedUp>().size(), 1U);
+  owner->pass(1'000);
+  EXPECT_TRUE(owner->work.empty());
+}
+
+TEST_F(OwnerEndpointTest, RemovesWhatAFailedAttemptLeftWithoutACleanup) {
+  call_refit();
+  const Prepare message = construct();
+  ASSERT_TRUE(world.control.mark_obsolete(message.attempt).ok());
+  owner->receive(world.leader, StopAndWait{1});
+  EXPECT_EQ(owner->take_work<StopSending>().attempt, 1U);
+  owner->step(done_of(Kind::kStopSending, 1));
+  owner->pass(500);
+  EXPECT_TRUE(owner->work.empty());  // another attempt may follow
+  owner->receive(world.leader,
+                 RefitEnded{candidate_, {}, Failure{Code::kIo, "", "why"}, 1, {}, 1, {}});
+  EXPECT_EQ(owner->take_work<RefitFinished>().status.code(), Code::kIo);
+  EXPECT_EQ(owner->take_work<RemovePayloads>().attempt, 1U);
+  owner->step(done_of(Kind::kRemovePayloads, 1));
+  EXPECT_TRUE(owner->work.empty());
+}
+
+TEST_F(OwnerEndpointTest, RemovesNothingOfAnAttemptThatIsNotStoppedHere) {
+  call_refit();
+  owner->receive(world.leader, prepare());
+  owner->take_work<ConstructAndSend>();
+  ASSERT_TRUE(world.control.mark_obsolete(1).ok());
+  owner->receive(world.leader,
+                 RefitEnded{candidate_, {}, Failure{Code::kIo, "", "why"}, 1, {}, 1, {}});
+  EXPECT_EQ(owner->take_work<StopSending>().attempt, 1U);
+  owner->step(done_of(Kind::kStopSending, 1));
+  owner->pass(500);
+  EXPECT_TRUE(owner->work.empty());
+  owner->step(done_of(Kind::kConstructAndSend, 1, {Code::kCancelled, "stopped"}));
+  EXPECT_EQ(owner->take_work<RefitFinished>().status.code(), Code::kIo);
+  EXPECT_EQ(owner->take_work<RemovePayloads>().attempt, 1U);
+}
+
+TEST_F(OwnerEndpointTest, RemovesOldRestoreStreamsUntilThatSucceeds) {
+  call_refit();
+  commit(construct().attempt);
+  owner->receive(world.leader, Look{});
+  owner->take_work<UpdateBaseline>();
+  owner->step(done_of(Kind::kUpdateBaseline, 1));
+  EXPECT_EQ(owner->take_work<RemoveRestores>().version, 1U);
+  owner->step(done_of(Kind::kRemoveRestores, 1, {Code::kIo, "busy"}));
+  EXPECT_TRUE(owner->work.empty());
+  owner->pass(200);
+  EXPECT_EQ(owner->take_work<RemoveRestores>().version, 1U);
+  owner->step(done_of(Kind::kRemoveRestores, 1));
+  EXPECT_TRUE(owner->work.empty());
+}
+
 TEST_F(OwnerEndpointTest, SaysWhatFailedUntilItIsStopped) {
   call_refit();
   const Prepare message = prepare();
@@ -471,6 +535,8 @@ TEST_F(OwnerEndpointTest, RestoreStreamsOfEarlierVersionsGo) {
         world.leader,
         RefitEnded{candidate_, world.control.read()->commit, std::nullopt, 1, {}, 0, {}});
     owner->take_work<RefitFinished>();
+    EXPECT_EQ(owner->take_work<RemovePayloads>().attempt, version);
+    owner->step(done_of(Kind::kRemovePayloads, version));
     EXPECT_TRUE(owner->work.empty());
     if (version > 1) continue;
     owner->receive(receiver, RestoreRequest{{1, 1}});

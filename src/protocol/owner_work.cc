@@ -62,14 +62,23 @@ void OwnerEndpoint::Machine::stop_done(const OwnerWorkDone& done) {
   if (prepared_ <= attempt) prepared_ = 0;
 }
 
-// Removes what attempts left behind: those that the coordinator names; what finished ones left
-// where every owner died before it was cleaned up; and before an attempt's first payload whatever
-// else a crash kept earlier ones from removing.
+// The last attempt of which nothing is needed any more, and of which this life sends nothing any
+// more: a prepare up to the fence comes too late.
+std::uint64_t OwnerEndpoint::Machine::last_over() const {
+  const TransitionRecord& last = records().transition;
+  const bool active = last.state == AttemptState::kActive;
+  const std::uint64_t over = std::min(fence_, active ? last.attempt - 1 : last.attempt);
+  const bool stands = current_ && current_->prepare.attempt <= over &&
+                      committed().baseline != current_->prepare.attempt;
+  return stands ? current_->prepare.attempt - 1 : over;
+}
+
+// Removes what attempts left behind: those that the coordinator names; when no refit is open here,
+// all that are over, whether or not a coordinator ever asked for it; and before an attempt's first
+// payload whatever else a crash kept earlier ones from removing.
 bool OwnerEndpoint::Machine::begin_removal() {
   std::uint64_t attempt = removal_wanted_;
-  const bool finished =
-      records().transition.attempt > sweep_ || records().transition.state != AttemptState::kActive;
-  if (finished && now_ >= sweep_at_) attempt = std::max(attempt, sweep_);
+  if (!refit_ && now_ >= removal_at_) attempt = std::max(attempt, last_over());
   const bool begins = current_ && !current_->begun && !current_->failed && !current_->swept;
   if (begins && committed() == current_->prepare.base) {
     current_->swept = true;
@@ -85,7 +94,7 @@ void OwnerEndpoint::Machine::removal_done(const OwnerWorkDone& done) {
     note("payloads up to attempt " + std::to_string(done.number) +
          " stay for now: " + done.status.message());
     removal_wanted_ = 0;  // the coordinator asks again
-    sweep_at_ = now_ + options_.waits.repeat_ms;
+    removal_at_ = now_ + options_.waits.repeat_ms;
     return;
   }
   removed_ = std::max(removed_, done.number);
@@ -94,10 +103,15 @@ void OwnerEndpoint::Machine::removal_done(const OwnerWorkDone& done) {
   removal_wanted_ = 0;
 }
 
+bool OwnerEndpoint::Machine::restores_left() const {
+  const std::uint64_t version = committed().version;
+  if (!restores_kept_from_) return version > 0;
+  return restores_sent_ && *restores_kept_from_ < version;
+}
+
 void OwnerEndpoint::Machine::begin_service() {
   const std::uint64_t version = committed().version;
-  const bool leftovers = !restores_kept_from_ || (restores_sent_ && *restores_kept_from_ < version);
-  if (leftovers && version > 0) {
+  if (restores_left() && now_ >= removal_at_) {
     restores_kept_from_ = version;
     restores_sent_ = false;
     return run(Kind::kRemoveRestores, version, RemoveRestores{version});
@@ -116,6 +130,13 @@ void OwnerEndpoint::Machine::begin_service() {
   if (digesters_.empty()) return;
   if (baseline_ == kBase) return run(Kind::kDigestBase, 0, DigestBase{});
   answer_digests({{}, Failure{Code::kMismatch, "", options_.name + " has the base no more"}});
+}
+
+void OwnerEndpoint::Machine::restores_removed(const OwnerWorkDone& done) {
+  if (done.status.ok()) return;
+  note("old restore streams stay for now: " + done.status.message());
+  restores_kept_from_.reset();
+  removal_at_ = now_ + options_.waits.repeat_ms;
 }
 
 void OwnerEndpoint::Machine::on_message(const Endpoint& from, const RestoreRequest& message) {

@@ -53,6 +53,7 @@ class ReceiverEndpoint::Machine {
     Arrivals arrivals;
     bool begun = false;
     Milliseconds credit_at = kNever;
+    Credit told;  // the last one
   };
   struct Restore {
     VersionId version;
@@ -85,6 +86,7 @@ class ReceiverEndpoint::Machine {
   bool may_apply() const;
   bool may_finish() const;
   void drive_stream();
+  Credit credit() const;
   void give_credit();
   void stream_work_done(const ReceiverWorkDone& done);
   void stream_failed(const Status& status);

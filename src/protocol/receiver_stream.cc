@@ -14,7 +14,7 @@ void ReceiverEndpoint::Machine::begin_stream(StreamId id, VersionId base, std::u
                                              bool overwrite_only) {
   const auto owners = static_cast<std::uint32_t>(options_.owners.size());
   stream_ = Stream{id, Arrivals(owners, {options_.credit_payloads, options_.credit_bytes}), false,
-                   kNever};
+                   kNever, Credit()};
   AttemptHeader header;
   header.run = records().run;
   header.attempt = id.number;
@@ -106,7 +106,9 @@ void ReceiverEndpoint::Machine::stream_work_done(const ReceiverWorkDone& done) {
     default:
       return;
   }
-  if (stream_->credit_at != kNever) stream_->credit_at = now_;
+  // What was said already is said again after a while only: to the node that means that something
+  // got lost.
+  if (stream_->credit_at != kNever && credit() != stream_->told) stream_->credit_at = now_;
 }
 
 bool ReceiverEndpoint::Machine::may_apply() const {
@@ -144,11 +146,16 @@ void ReceiverEndpoint::Machine::drive_stream() {
   }
 }
 
+Credit ReceiverEndpoint::Machine::credit() const {
+  const Arrivals::Window room = stream_->arrivals.room();
+  return {stream_->id, stream_->arrivals.next(), room.payloads, room.bytes};
+}
+
 void ReceiverEndpoint::Machine::give_credit() {
   stream_->credit_at = now_ + options_.waits.repeat_ms;
-  const Arrivals::Window room = stream_->arrivals.room();
+  stream_->told = credit();
   const Endpoint node = attempt_ ? attempt_->node : Endpoint{options_.details.node, 0};
-  send(node, Credit{stream_->id, stream_->arrivals.next(), room.payloads, room.bytes});
+  send(node, stream_->told);
 }
 
 }  // namespace dcr

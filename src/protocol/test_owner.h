@@ -91,8 +91,14 @@ class OwnerEndpointTest : public testing::Test {
     owner->step(done_of(Kind::kRemoveRestores, owner->take_work<RemoveRestores>().version));
   }
   void commit(std::uint64_t attempt) { ASSERT_TRUE(world.control.commit(attempt).ok()); }
-  // A whole refit, with its baseline.
+  // A whole refit, with its baseline, after which nothing is left.
   void refit() {
+    const std::uint64_t attempt = refit_that_leaves_payloads();
+    EXPECT_EQ(owner->take_work<RemovePayloads>().attempt, attempt);
+    owner->step(done_of(Kind::kRemovePayloads, attempt));
+    remove_restores();
+  }
+  std::uint64_t refit_that_leaves_payloads() {
     call_refit();
     const Prepare message = construct();
     commit(message.attempt);
@@ -104,6 +110,7 @@ class OwnerEndpointTest : public testing::Test {
         world.leader,
         RefitEnded{candidate_, world.control.read()->commit, std::nullopt, 1, {}, 0, {}});
     EXPECT_TRUE(owner->take_work<RefitFinished>().status.ok());
+    return message.attempt;
   }
 
   TestControl world;
