@@ -13,7 +13,7 @@ void CoordinatorProcess::begin() {
 
 void CoordinatorProcess::carry_out(CoordinatorEffect& effect) {
   if (const auto* const needed = std::get_if<OperatorNeeded>(&effect)) {
-    world_.operator_needed(name() + ": " + needed->text);
+    world_.operator_needed(*this, needed->text);
   }
 }
 

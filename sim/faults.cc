@@ -111,7 +111,7 @@ Swarm draw_swarm(Prng& prng) {
     swarm.store_tears = frequency(prng) / 4;
     swarm.store_late = frequency(prng);
   }
-  if (one_in(prng, 8)) swarm.open_fails = frequency(prng);
+  if (one_in(prng, 3)) swarm.open_fails = frequency(prng);
   if (one_in(prng, 8)) swarm.long_requests = frequency(prng);
   draw_sudden(prng, &swarm);
   constexpr Microseconds kLast[] = {50'000, 200'000, 1'000'000, 4'000'000};

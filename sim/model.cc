@@ -124,7 +124,7 @@ std::unique_ptr<SimModel> SimModel::make(std::uint64_t number) {
     // Most have several owners and receivers.
     const bool small = number % 32 == 31;
     if (model->build().ok() && (model->owners() == 1) == small && model->owners() <= 3 &&
-        model->receivers() <= 4 && model->items() >= (small ? 1 : 5)) {
+        model->receivers() <= 4 && model->items() >= (small ? 1 : 9)) {
       return model;
     }
   }

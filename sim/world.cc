@@ -11,7 +11,7 @@ namespace {
 // So long after the last fault everything may take to be well again, and so many events; more is
 // no progress. Virtual: a hundred times what the longest waits take.
 constexpr Microseconds kHealed = 300'000'000;
-constexpr std::uint64_t kEventsMax = 2'000'000;
+constexpr std::uint64_t kEventsMax = 1'000'000;  // for each transition
 // How often an operator looks whether somebody still has the committed weights.
 constexpr Microseconds kRescue = 10'000'000;
 
@@ -132,8 +132,11 @@ void World::diverged(const std::string& violation) {
   fail(violation);
 }
 
-void World::operator_needed(const std::string& text) {
-  trace([&] { return "operator needed: " + text; });
+void World::operator_needed(SimProcess& coordinator, const std::string& text) {
+  trace([&] { return coordinator.name() + " needs an operator: " + text; });
+  // What it says next is about a refit that others may have gone on with by then.
+  if (!faults_on_ || !swarm_.pauses || prng_.below(2) == 0) return;
+  coordinator.pause_after(0, prng_.below(prng_.below(2) == 0 ? 600'000 : 4'000'000));
 }
 
 void World::refit_ended(bool committed) { refit_committed_ = committed; }
@@ -315,7 +318,8 @@ void World::run_until(Microseconds time, const std::function<bool()>& done) {
   while (result_.violation.empty() && schedule_.now() < time && !done()) {
     if (schedule_.empty()) return fail("nothing happens any more: " + unsettled());
     happen_next();
-    if (schedule_.events() > kEventsMax) return fail("no end of events: " + unsettled());
+    if (schedule_.events() > kEventsMax * swarm_.transitions)
+      return fail("no end of events: " + unsettled());
   }
 }
 

@@ -129,7 +129,7 @@ class World {
   void ended(SimProcess& process, const Status& status);
   void died(SimProcess& process);
   bool dies_here(const SimProcess& process, const char* effect, bool after);
-  void operator_needed(const std::string& text);
+  void operator_needed(SimProcess& coordinator, const std::string& text);
   void refit_ended(bool committed);
   void start_later(SimProcess& process, Microseconds delay);
   void land_later(std::uint64_t attempt, std::uint32_t owner, bool restore, std::uint64_t number,
