@@ -3,10 +3,6 @@
 #include "sim/world.h"
 
 namespace dcr {
-namespace {
-
-
-}  // namespace
 
 ReceiverProcess::ReceiverProcess(World& world, std::uint32_t index)
     : MachineProcess(world, Role::kReceiver, "receiver-" + std::to_string(index)),

@@ -133,7 +133,7 @@ void World::diverged(const std::string& violation) {
 }
 
 void World::operator_needed(SimProcess& coordinator, const std::string& text) {
-  trace([&] { return coordinator.name() + " needs an operator: " + text; });
+  trace([&] { return "operator needed: " + coordinator.name() + ": " + text; });
   // What it says next is about a refit that others may have gone on with by then.
   if (!faults_on_ || !swarm_.pauses || prng_.below(2) == 0) return;
   coordinator.pause_after(0, prng_.below(prng_.below(2) == 0 ? 600'000 : 4'000'000));
