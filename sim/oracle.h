@@ -46,7 +46,8 @@ class Oracle {
   void on_baseline(const OwnerProcess& owner, std::uint64_t version);
   void on_constructed(const Attempt& attempt, const PrepareResult& result);
   void on_refit(const std::string& label, const CommitRecord& committed);
-  void on_refit_failed(const std::string& label, bool unknown);
+  // `base`: what was committed when the owners called; an owner that starts anew calls again.
+  void on_refit_failed(const std::string& label, std::uint64_t base, bool unknown);
 
   // What a receiver that loaded `weights` as the base finds when it compares.
   Status check_base(const std::vector<std::vector<Digest>>& digests, std::uint32_t weights) const;

@@ -112,8 +112,8 @@ class MachineProcess : public SimProcess {
 
   std::uint64_t incarnation() const override { return machine_ ? machine_->incarnation() : 0; }
   StatusReply status() const override { return machine_ ? machine_->status() : StatusReply{}; }
-  void deliver(MessageArrived arrived) override { step(std::move(arrived)); }
-  void answer(ControlAnswered answered) override { step(std::move(answered)); }
+  void deliver(MessageArrived arrived) override { step(arrived); }
+  void answer(ControlAnswered answered) override { step(answered); }
 
  protected:
   // Begins work, or whatever else the machine alone has.

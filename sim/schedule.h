@@ -23,7 +23,8 @@ class Happening {
  public:
   template <typename Function>
   Happening(Function function) {  // NOLINT(google-explicit-constructor)
-    static_assert(sizeof(Function) <= kBytes && alignof(Function) <= alignof(std::max_align_t));
+    static_assert(sizeof(Function) <= kBytes);
+    static_assert(alignof(Function) <= alignof(std::max_align_t));
     ::new (static_cast<void*>(bytes_)) Function(std::move(function));
     act_ = [](Act act, std::byte* self, std::byte* to) {
       auto* const here = std::launder(reinterpret_cast<Function*>(self));

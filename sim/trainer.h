@@ -52,7 +52,8 @@ class Trainer {
     bool failed = false;
   };
   struct Call {
-    bool called = false;  // in the owner's present life
+    bool called = false;     // in the owner's present life
+    std::uint64_t base = 0;  // the version that was committed when it called
     std::optional<RefitFinished> finished;
   };
 

@@ -87,8 +87,8 @@ class RandomRules {
     if (rules.find("\"none\"") != std::string::npos) return rules;
     for (std::uint64_t layer = 0; layer < family_.layers; ++layer) {
       const std::string start = family_.prefix + "." + std::to_string(layer) + ".";
-      aliases_ += std::string(aliases_.empty() ? "" : ", ") + R"({"name": ")" + start +
-                  R"(second", "of": ")" + start + R"(first"})";
+      aliases_.append(aliases_.empty() ? "" : ", ").append(R"({"name": ")").append(start);
+      aliases_.append(R"(second", "of": ")").append(start).append(R"(first"})");
     }
     return rules;
   }
@@ -109,8 +109,10 @@ class RandomRules {
           family_.experts > 0) {
         continue;
       }
-      if (cut->starts_with("\"none\"")) return text + R"(, "class": )" + *cut + "}";
-      return text + R"(, "class": )" + *cut + experts + value_part(members) + "}";
+      const bool none = cut->starts_with("\"none\"");
+      text.append(R"(, "class": )").append(*cut);
+      if (!none) text.append(experts).append(value_part(members));
+      return text.append("}");
     }
     return text + R"(, "class": "replicated")" + experts + value_part(members) + "}";
   }

@@ -26,7 +26,7 @@ class Probe {
   bool was_hit() const { return hit_.load(std::memory_order_relaxed); }
 
  private:
-  static inline constinit Probe* first_ = nullptr;
+  static inline constinit Probe* first_ = nullptr;  // NOLINT(readability-identifier-naming)
 
   const char* const text_;
   Probe* const next_;
