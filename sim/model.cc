@@ -77,7 +77,7 @@ Status GuardedMemory::write(const TensorView& view, std::span<const std::uint8_t
   return memory_.write(view, in);
 }
 
-SimReceiver::SimReceiver(const Catalogue& catalogue, ReceiverRank plan, std::uint32_t rank)
+SimReceiver::SimReceiver(const Catalogue& catalogue, const ReceiverRank& plan, std::uint32_t rank)
     : rank_(rank),
       guarded_(host_, plan.storage_bytes.size()),
       loader_(catalogue, plan, guarded_, rank) {

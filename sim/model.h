@@ -68,7 +68,7 @@ using Image = std::vector<Bytes>;  // the storages of one receiver
 // One serving rank of one engine.
 class SimReceiver {
  public:
-  SimReceiver(const Catalogue& catalogue, ReceiverRank plan, std::uint32_t rank);
+  SimReceiver(const Catalogue& catalogue, const ReceiverRank& plan, std::uint32_t rank);
 
   const Image& image() const { return storages_; }
   void set_image(const Image& image);

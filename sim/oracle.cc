@@ -78,16 +78,18 @@ void Oracle::on_call(const ControlRequest& request, const ControlReply& reply) {
 // What attempts since the last commit may have written, an attempt overwrites: all that has changed
 // where the weights are the same, else everything.
 void Oracle::check_repair(const TransitionRecord& attempt) {
-  const std::string what = "attempt " + std::to_string(attempt.attempt);
   for (const auto& [opened, owners] : written_) {
-    const std::string after = " after attempt " + std::to_string(opened) + " was opened";
-    if (attempt.mode == AttemptMode::kMixed) world_.fail(what + " is mixed" + after);
+    if (attempt.mode == AttemptMode::kMixed) {
+      world_.fail("attempt " + std::to_string(attempt.attempt) + " is mixed after attempt " +
+                  std::to_string(opened) + " was opened");
+    }
     for (const OwnerBinding& owner : attempt.owners) {
       const bool same = std::any_of(owners.begin(), owners.end(), [&](const OwnerBinding& before) {
         return before.endpoint.name == owner.endpoint.name && before.candidate == owner.candidate;
       });
       if (owner.dense || (same && !aborted_ && owners.size() == attempt.owners.size())) continue;
-      world_.fail(owner.endpoint.name + " does not send everything in " + what + after);
+      world_.fail(owner.endpoint.name + " does not send everything after attempt " +
+                  std::to_string(opened) + " was opened");
     }
   }
 }
