@@ -136,7 +136,7 @@ void OwnerProcess::begin_work(const ConstructAndSend& work) {
     attempt.run = world_.run_id();
     auto prepared = world_.model().owner(rank_).group().prepare(attempt, sinks);
     status = prepared.status();
-    if (prepared.ok()) sending.done.result = std::move(prepared->front());
+    if (prepared.ok()) sending.done.result = prepared->front();
     sending.payloads = std::move(sink.payloads);
     world_.oracle().on_constructed(work.attempt, sending.done.result);
   }
