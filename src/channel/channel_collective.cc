@@ -262,6 +262,15 @@ void ChannelCollective::send_flags(const Kept& kept, bool to_all) {
   }
 }
 
+bool ChannelCollective::send_kept(std::uint32_t to, std::uint32_t sequence) {
+  const auto kept = std::find_if(kept_.begin(), kept_.end(), [sequence](const Kept& each) {
+    return each.sequence == sequence;
+  });
+  if (kept == kept_.end()) return false;
+  send(to, ordinal(*meeting_), CollectiveFlags{sequence, kept->flags});
+  return true;
+}
+
 void ChannelCollective::receive() {
   while (!stopping_) {
     const std::optional<ReceivedMessage> received = channel_->receive(kReceiveMs);
@@ -329,10 +338,7 @@ bool ChannelCollective::is_met(std::uint32_t from, std::uint64_t life) {
 
 void ChannelCollective::take_flags(std::uint32_t from, CollectiveFlags flags) {
   if (flags.sequence < reduced_) {  // it lost what it was sent
-    for (const Kept& kept : kept_) {
-      if (kept.sequence != flags.sequence) continue;
-      send(from, ordinal(*meeting_), CollectiveFlags{kept.sequence, kept.flags});
-    }
+    send_kept(from, flags.sequence);
   } else if (flags.sequence <= reduced_ + 1) {
     peers_[from].flags[flags.sequence] = std::move(flags.flags);
   }
@@ -368,14 +374,9 @@ void ChannelCollective::take_left(std::uint32_t from, const CollectiveLeft& left
 void ChannelCollective::answer_late(const Heard& heard) {
   const std::uint64_t meeting = heard.message.meeting;
   const bool last = meeting == ordinal(*meeting_);
-  const Peer& peer = peers_[heard.from];
   const auto* const flags = std::get_if<CollectiveFlags>(&heard.message.what);
-  if (last && flags != nullptr && peer.life == heard.life) {
-    for (const Kept& kept : kept_) {
-      if (kept.sequence != flags->sequence) continue;
-      return send(heard.from, meeting, CollectiveFlags{kept.sequence, kept.flags});
-    }
-  }
+  const bool same_life = peers_[heard.from].life == heard.life;
+  if (last && flags != nullptr && same_life && send_kept(heard.from, flags->sequence)) return;
   answer(heard.from, heard.life, meeting,
          last ? left_ : CollectiveLeft{true, "it is at a later meeting, " + meeting_text()});
 }

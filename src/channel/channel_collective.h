@@ -142,6 +142,7 @@ class ChannelCollective final : public Collective {
   void send(std::uint32_t to, std::uint64_t meeting, What what);
   void answer(std::uint32_t to, std::uint64_t life, std::uint64_t meeting, What what);
   void send_flags(const Kept& kept, bool to_all);
+  bool send_kept(std::uint32_t to, std::uint32_t sequence);  // false: it is kept no more
   void send_fragments(const Outgoing& part, std::uint64_t meeting, const PartHeader& header,
                       std::span<const std::uint8_t> bytes);
   void hand_to_sink();
