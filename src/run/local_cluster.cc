@@ -33,6 +33,7 @@ struct Process {
   std::vector<OperationPoint> points;
   std::unique_ptr<ChildProcess> child;
   std::optional<std::uint64_t> stopped_at_ms;
+  std::uint64_t stopped_for_ms = 0;  // then it goes on
   std::uint64_t lives = 0;
 };
 
@@ -203,12 +204,12 @@ class LocalCluster {
   void go_on(Process& process) {
     if (!process.stopped_at_ms) {
       process.stopped_at_ms = now_ms();
+      const auto point = reached_point(process, true);
+      process.stopped_for_ms = point == process.points.end() ? 0 : point->seconds * 1000;
       ++result_.pauses;
       options_.note(process.name + " was stopped");
     }
-    const auto point = reached_point(process, true);
-    const std::uint64_t seconds = point == process.points.end() ? 0 : point->seconds;
-    if (now_ms() - *process.stopped_at_ms < seconds * 1000) return;
+    if (now_ms() - *process.stopped_at_ms < process.stopped_for_ms) return;
     process.stopped_at_ms.reset();
     take_point(process, true);
     process.child->resume();
