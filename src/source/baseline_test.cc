@@ -11,15 +11,6 @@
 namespace dcr {
 namespace {
 
-Attempt numbered_attempt(std::uint64_t number, std::uint64_t candidate, std::uint64_t base) {
-  Attempt attempt;
-  attempt.attempt = number;
-  attempt.candidate = candidate;
-  attempt.base_version = base;
-  attempt.target_version = base + 1;
-  return attempt;
-}
-
 // What a restore of `version` sends, and what it makes of tensors full of junk.
 struct Restored {
   std::vector<Bytes> payloads;
@@ -102,11 +93,11 @@ void run_restores(std::uint64_t seed, const std::string& arena) {
   random.change();
   const Tensors target = refit.dense();
   expect_baseline(&refit, 0, base, where + ", changed");
-  ASSERT_TRUE(refit.prepare(numbered_attempt(1, 1, 0)).ok());
+  ASSERT_TRUE(refit.prepare(attempt_of(1, 1, 0)).ok());
   const std::vector<Bytes> payloads = refit.all_payloads();
   expect_baseline(&refit, 0, base, where + ", prepared");
   refit.group->drop_attempt();
-  ASSERT_TRUE(refit.prepare(numbered_attempt(1, 1, 0)).ok());
+  ASSERT_TRUE(refit.prepare(attempt_of(1, 1, 0)).ok());
   ASSERT_TRUE(refit.all_payloads() == payloads) << where;
   expect_baseline(&refit, 0, base, where + ", prepared again");
   const Status committed = refit.group->commit(1);
@@ -151,7 +142,7 @@ void cancel_at(std::uint64_t seed, std::uint64_t step) {
   random.change();
   const Tensors target = refit.dense();
   steps = 0;
-  const auto prepared = refit.prepare(numbered_attempt(1, 1, 0));
+  const auto prepared = refit.prepare(attempt_of(1, 1, 0));
   steps = step;
   if (cancel.cancelled()) {
     // The last step may be too late to matter.
@@ -161,7 +152,7 @@ void cancel_at(std::uint64_t seed, std::uint64_t step) {
     cancel.reset();
   }
   expect_baseline(&refit, 0, base, where);
-  Attempt retry = numbered_attempt(2, 1, 0);
+  Attempt retry = attempt_of(2, 1, 0);
   retry.mode = AttemptMode::kOverwrite;
   const auto again = refit.prepare(retry);
   ASSERT_TRUE(again.ok()) << where << ": " << again.status().message();

@@ -9,17 +9,6 @@
 namespace dcr {
 namespace {
 
-Attempt attempt_of(std::uint64_t candidate, std::uint64_t base, AttemptMode mode,
-                   std::uint64_t number = 1) {
-  Attempt attempt;
-  attempt.attempt = number;
-  attempt.candidate = candidate;
-  attempt.base_version = base;
-  attempt.target_version = base + 1;
-  attempt.mode = mode;
-  return attempt;
-}
-
 std::vector<Need> random_needs(RandomRefit* random) {
   std::vector<Need> needs;
   if (random->prng().below(2) == 0) return needs;
@@ -66,7 +55,7 @@ void run_transitions(std::uint64_t seed) {
     random.change();
     const Tensors target = refit.dense();
     const std::string where = "seed " + std::to_string(seed) + ", base " + std::to_string(version);
-    Attempt attempt = attempt_of(version, version, static_cast<AttemptMode>(prng.below(3)));
+    Attempt attempt = attempt_of(1, version, version, static_cast<AttemptMode>(prng.below(3)));
     attempt.needs = random_needs(&random);
     attempt.mixed = static_cast<EncodingChoice>(prng.below(4));
     Result<std::vector<PrepareResult>> prepared = refit.prepare(attempt);
@@ -131,7 +120,7 @@ TEST(OwnerGroup, PayloadsDoNotDependOnHowTheyAreMade) {
       ASSERT_TRUE(random.refit.start(1 + variant, options, arena).ok());
       ASSERT_TRUE(random.refit.group->initialize(0).ok());
       random.change();
-      ASSERT_TRUE(random.refit.prepare(attempt_of(1, 0, AttemptMode::kMixed)).ok());
+      ASSERT_TRUE(random.refit.prepare(attempt_of(1, 1, 0)).ok());
       if (variant == 0) reference = random.refit.all_payloads();
       ASSERT_TRUE(random.refit.all_payloads() == reference) << "seed " << seed << " " << variant;
     }
@@ -148,7 +137,7 @@ TEST(OwnerGroup, ItemsDoNotDependOnTheBucket) {
       ASSERT_TRUE(random.refit.start(2, options).ok());
       ASSERT_TRUE(random.refit.group->initialize(0).ok());
       random.change();
-      ASSERT_TRUE(random.refit.prepare(attempt_of(1, 0, AttemptMode::kMixed)).ok());
+      ASSERT_TRUE(random.refit.prepare(attempt_of(1, 1, 0)).ok());
       std::vector<std::vector<TestRefit::PlainItem>> items;
       for (std::size_t i = 0; i < random.refit.sinks.size(); ++i) {
         items.push_back(random.refit.items(i));

@@ -16,13 +16,7 @@ namespace dcr {
 namespace {
 
 Attempt attempt_from(std::uint64_t candidate, std::uint64_t base, AttemptMode mode) {
-  Attempt attempt;
-  attempt.attempt = 1 + candidate * 10 + base;
-  attempt.candidate = candidate;
-  attempt.base_version = base;
-  attempt.target_version = base + 1;
-  attempt.mode = mode;
-  return attempt;
+  return attempt_of(1 + candidate * 10 + base, candidate, base, mode);
 }
 
 // Two ranks; "a" on rank 0 and "b" on rank 1 are projected, "made" is converted from the tracked

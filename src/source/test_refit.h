@@ -330,15 +330,20 @@ inline Bytes random_bytes(Prng* prng, std::size_t count) {
   return bytes;
 }
 
-// The first attempt of a candidate on the one before.
-inline Attempt attempt_on(std::uint64_t candidate, AttemptMode mode) {
+inline Attempt attempt_of(std::uint64_t number, std::uint64_t candidate, std::uint64_t base,
+                          AttemptMode mode = AttemptMode::kMixed) {
   Attempt attempt;
-  attempt.attempt = candidate;
+  attempt.attempt = number;
   attempt.candidate = candidate;
-  attempt.base_version = candidate - 1;
-  attempt.target_version = candidate;
+  attempt.base_version = base;
+  attempt.target_version = base + 1;
   attempt.mode = mode;
   return attempt;
+}
+
+// The first attempt of a candidate on the one before.
+inline Attempt attempt_on(std::uint64_t candidate, AttemptMode mode) {
+  return attempt_of(candidate, candidate, candidate - 1, mode);
 }
 
 }  // namespace dcr
