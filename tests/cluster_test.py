@@ -20,9 +20,9 @@ import cli_test
 from cli_test import DcrTest, run, some_tensors, step, write_checkpoint
 from refit_cli_test import documented_keys
 
-# What a process may have more for itself at the end of many transitions: the pages that an
-# allocator happens to touch, but not one message of each transition.
-GROWTH_BYTES_MAX = 64 << 10
+# By how much what a process has for itself may grow in the last half of many transitions: pages that
+# an allocator happens to touch late, but not a message of each of 500 transitions.
+GROWTH_BYTES_MAX = 96 << 10
 
 KILLS = {
     "coordinator": ["prepare", "open_apply", "flush", "commit", "stop_and_wait", "cleanup"],
@@ -204,9 +204,11 @@ class ClusterTest(ClusterHarness):
         )
 
     def test_memory_stays_as_it_is(self):
-        # What is allocated once may take a while to be met.
-        transitions = int(os.environ.get("CLUSTER_TRANSITIONS", "400"))
-        settled, last = transitions // 2, transitions - 2
+        # Some hundred transitions pass before an allocator has met every order of events. What a
+        # process gives back and takes again must not decide, so peaks are compared.
+        transitions = int(os.environ.get("CLUSTER_TRANSITIONS", "1000"))
+        windows = [(3 * transitions // 10, transitions // 2),
+                   (8 * transitions // 10, transitions - 2)]
         arguments = ["local", "--from", self.versions[0], "--owners", "1", "--nodes", "1"]
         for i in range(transitions):
             arguments += ["--to", self.versions[(i + 1) % len(self.versions)]]
@@ -214,21 +216,24 @@ class ClusterTest(ClusterHarness):
             [cli_test.DCR, *arguments, "--receivers-per-node", "1"],
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         )
-        taken = {}
+        peaks = [{}, {}]
         lines = []
         for line in cluster.stderr:
             lines.append(line)
             committed = re.search(r"version (\d+) is committed$", line)
-            if committed and int(committed.group(1)) in (settled, last):
-                taken[int(committed.group(1))] = private_bytes(cluster.pid)
+            version = int(committed.group(1)) if committed else 0
+            for peak, (begin, end) in zip(peaks, windows):
+                if begin <= version <= end and version % 10 == 0:
+                    for name, size in private_bytes(cluster.pid).items():
+                        peak[name] = max(size, peak.get(name, 0))
         code = cluster.wait()
         cluster.stderr.close()
         self.assertEqual(code, 0, "".join(lines))
-        before, after = taken[settled], taken[last]
+        before, after = peaks
         self.assertEqual(set(before), {"coordinator-0", "coordinator-1", "owner-0", "node-0",
                                        "engine-0"})
         grown = {name: after[name] - before[name] for name in before}
-        print(f"bytes more after {last} transitions than after {settled}: {grown}",
+        print(f"bytes more in transitions {windows[1]} than in {windows[0]}: {grown}",
               file=sys.stderr)
         for name in ("coordinator-0", "coordinator-1", "node-0", "owner-0"):
             self.assertLess(grown[name], GROWTH_BYTES_MAX, f"{name} {grown}")
