@@ -25,7 +25,7 @@ class ModeMaker {
   void begin(World& world) {
     to_fail_ = mode_ == AttemptMode::kOverwrite;
     // Owners without a baseline send everything.
-    if (mode_ == AttemptMode::kDense) world.trainer().restart(false);
+    if (mode_ == AttemptMode::kDense) world.trainer().restart();
   }
 
  private:

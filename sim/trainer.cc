@@ -176,13 +176,8 @@ void Trainer::judge() {
   });
 }
 
-void Trainer::restart(bool resumed) {
-  const CommitRecord committed = world_.control().plane().read().value().commit;
-  std::optional<VersionId> baseline;
-  if (resumed) {
-    weights_ = *weights_of(committed.label);
-    baseline = committed.id;
-  } else if (world_.prng().below(2) == 0) {
+void Trainer::restart() {
+  if (world_.prng().below(2) == 0) {
     weights_ = static_cast<std::uint32_t>(world_.prng().below(SimModel::kWeights));
   }
   const bool was_calling = calling_ || calls_again_;
@@ -191,7 +186,7 @@ void Trainer::restart(bool resumed) {
   for (std::uint32_t rank = 0; rank < calls_.size(); ++rank) {
     OwnerProcess& owner = world_.owner(rank);
     owner.die("the trainer starts anew");
-    owner.begin_with(weights_, baseline);
+    owner.begin_with(weights_, std::nullopt);
     world_.start_later(owner, between(world_.prng(), 1000, 300'000));
   }
   if (!was_calling) return;

@@ -23,9 +23,8 @@ class Trainer {
   void call();
   bool calling() const { return calling_; }
 
-  // The owners are others now: new processes, without baseline and with any weights, or (`resumed`)
-  // with the weights and the baseline of the committed version.
-  void restart(bool resumed);
+  // The owners are others now: new processes, without baseline and with any weights.
+  void restart();
   // Whatever was killed comes back.
   void heal();
 

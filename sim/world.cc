@@ -164,7 +164,7 @@ void World::died(SimProcess& process) {
     }
   }
   if (process.role() == Role::kOwner && prng_.below(2) == 0) {
-    trainer_->restart(false);
+    trainer_->restart();
     return;
   }
   if (&process != aborter_) start_later(process, down_time());
@@ -352,26 +352,14 @@ std::string World::unsettled() {
 }
 
 // Nobody can restore what an owner lacks as its baseline: that takes the next refit, to which
-// training comes. Nobody can be refitted if no receiver is a member: then the trainer is resumed
-// from the checkpoint that was committed.
+// training comes.
 void World::rescue() {
   const bool all = std::all_of(owners_.begin(), owners_.end(), [this](const OwnerProcess* owner) {
     return owner->alive() && owner->status().held == oracle_.committed().id;
   });
-  if (all) return;
-  const Membership membership = control_.plane().read_members().value();
-  for (const Member& member : membership.members) {
-    if (member.role == Role::kReceiver && member.state == MemberState::kMember &&
-        member.endpoint.incarnation == find(member.endpoint.name)->incarnation()) {
-      if (!trainer_->calling() && refit_committed_) {
-        refit_committed_ = false;
-        trainer_->call();
-      }
-      return;
-    }
-  }
-  count_fault("operator resumes the trainer");
-  trainer_->restart(true);
+  if (all || trainer_->calling() || !refit_committed_) return;
+  refit_committed_ = false;
+  trainer_->call();
 }
 
 void World::transition(std::uint32_t number) {

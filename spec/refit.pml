@@ -86,7 +86,7 @@ byte token = 0;       /* of the leader */
 #define MEMBER 2
 byte row_incarnation[RECEIVERS] = 1;
 byte row_state[RECEIVERS] = MEMBER;
-byte row_restored[RECEIVERS]; /* of a waiting one */
+byte row_restored[RECEIVERS]; /* of a waiting one; NONE: it waits, or is a member, without a version */
 
 /* What each attempt bound, as the record and the messages of the attempt carry it. Of attempt 0
  * there is only what its owners' candidate 0 says: the base. */
@@ -182,11 +182,21 @@ byte was_committed = 1; /* attempts that were, a bit each; for assertions only *
 
 #if ENGINES * PER_ENGINE > 1
 #define EVERY_RECEIVER(condition) (condition(0) && condition(1))
+#define NOBODY_HAS_VERSION (!HAS_VERSION(0) && !HAS_VERSION(1))
 #else
 #define EVERY_RECEIVER(condition) condition(0)
+#define NOBODY_HAS_VERSION (!HAS_VERSION(0))
 #endif
-#define NOT_BOUND_NEXT(r) (row_state[r] == ENROLLED || row_incarnation[r] == 0 || \
-                           (row_state[r] == WAITING && row_restored[r] != committed))
+/* Whom the next prepare binds: beside members those that wait with the committed version, and if
+ * that is nobody with a version, those that wait without one. */
+#define WITHOUT_VERSION(r) (row_state[r] != ENROLLED && row_restored[r] == NONE)
+#define HAS_VERSION(r) (row_incarnation[r] != 0 && row_restored[r] != NONE && \
+                        (row_state[r] == MEMBER || \
+                         (row_state[r] == WAITING && row_restored[r] == committed)))
+#define BOUND_NEXT(r) (row_incarnation[r] != 0 && \
+                       (row_state[r] == MEMBER || ADMITTED(r) || \
+                        (WITHOUT_VERSION(r) && NOBODY_HAS_VERSION)))
+#define NOT_BOUND_NEXT(r) (!BOUND_NEXT(r))
 
 #if PER_ENGINE > 1
 #define EVERY_OF(e, condition) (condition(2 * (e), e) && condition(2 * (e) + 1, e))
@@ -259,12 +269,18 @@ inline prepare(late) {
     :: else -> skip
     fi
   }
+  j = NOBODY_HAS_VERSION;
   for (i : 0 .. RECEIVERS - 1) {
     if
-    :: row_incarnation[i] != 0 && (row_state[i] == MEMBER || ADMITTED(i)) ->
+    :: row_incarnation[i] != 0 && (row_state[i] == MEMBER || ADMITTED(i) || (j && WITHOUT_VERSION(i))) ->
        bound[attempt * RECEIVERS + i] = row_incarnation[i];
        row_state[i] = MEMBER;
-       row_restored[i] = 0
+       if
+#ifndef MUTANT_MIXED_FOR_NO_VERSION
+       :: row_restored[i] == NONE -> dense[attempt] = ALL_OWNERS
+#endif
+       :: else -> row_restored[i] = 0
+       fi
     :: else -> skip
     fi
   }
@@ -337,6 +353,10 @@ inline commit(t) {
   for (i : 0 .. RECEIVERS - 1) {
     if
     :: BOUND_TO(t, i) != 0 && BOUND_TO(t, i) == incarnation[i] -> assert_holds(i, t)
+    :: else -> skip
+    fi;
+    if
+    :: BOUND_TO(t, i) != 0 && BOUND_TO(t, i) == row_incarnation[i] -> row_restored[i] = 0
     :: else -> skip
     fi;
     /* No member serves another version. */
@@ -802,6 +822,14 @@ inline join() {
      row_restored[r] = restored[r]
   fi
 }
+/* K can be had from nobody: it waits without a version. When owners have it after all, it begins a
+ * new life. */
+#define HAS_COMMITTED(o) (baseline[o] == committed)
+inline join_without_version() {
+  restoring[r] = NONE;
+  row_state[r] = WAITING;
+  row_restored[r] = NONE
+}
 #define JOIN_CHANGES (row_state[r] == MEMBER -> MAY_JOIN : \
                       (!CURRENT_VERSION || MAY_JOIN || row_state[r] == ENROLLED))
 
@@ -860,6 +888,13 @@ end:
               for (i : 0 .. OWNERS - 1) { word[r * OWNERS + i] = RESTORE_WORD(i) }
               restored[r] = restoring[r];
               restoring[r] = NONE }
+#ifndef MUTANT_NEVER_WITHOUT_VERSION
+  :: d_step { restoring[r] != NONE && restoring[r] == committed && !EVERY_OWNER(HAS_COMMITTED) &&
+              row_incarnation[r] == incarnation[r] && row_state[r] == ENROLLED ->
+              join_without_version() }
+#endif
+  :: d_step { row_incarnation[r] == incarnation[r] && row_state[r] == WAITING &&
+              row_restored[r] == NONE && EVERY_OWNER(HAS_COMMITTED) -> begin_restore() }
   /* K moved on under the restore. */
   :: d_step { restoring[r] != NONE && restoring[r] != committed -> begin_restore() }
   :: d_step { restored[r] != NONE && row_incarnation[r] == incarnation[r] && JOIN_CHANGES ->
@@ -949,5 +984,11 @@ init {
 #else
 #define ALL_OPEN OPEN_UNDER_LAST(0)
 #endif
-ltl ends { <>[] (committed_version == VERSIONS && ALL_OPEN) }
+#if OWNER_RESTARTS > 0
+/* What an owner has lost after the last commit, no receiver gets before another. */
+#define SERVED (ALL_OPEN || !EVERY_OWNER(HAS_COMMITTED))
+#else
+#define SERVED ALL_OPEN
+#endif
+ltl ends { <>[] (committed_version == VERSIONS && SERVED) }
 #endif

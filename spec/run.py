@@ -42,6 +42,7 @@ REFIT = {
     "threads": "OWNERS=2 ATTEMPTS=3 VERSIONS=2 SLOW_WRITES RESTARTS=1 CLAIMS=1",
     "takeovers": "ATTEMPTS=3 VERSIONS=2 RESTARTS=1 SUSPICIONS=1 CLAIMS=2",
     "owners": "OWNERS=2 ATTEMPTS=3 VERSIONS=2 RESTARTS=1 CHANGES=1 OWNER_RESTARTS=1",
+    "lost": "ENGINES=2 ATTEMPTS=3 VERSIONS=2 RESTARTS=1 OWNER_RESTARTS=1",
     "changes": "ATTEMPTS=3 VERSIONS=2 CHANGES=1 RESTARTS=1",
     "candidates": "ATTEMPTS=4 VERSIONS=1 CHANGES=2 ABORTS=1",
 }
@@ -49,6 +50,7 @@ REFIT_LIVENESS = {
     "ends": "LIVENESS ATTEMPTS=4 VERSIONS=2 RESTARTS=1 FAILURES=1",
     "ends-takeover": "LIVENESS ATTEMPTS=4 VERSIONS=2 CLAIMS=1 SUSPICIONS=1 FAILURES=1",
     "ends-engines": "LIVENESS ENGINES=2 ATTEMPTS=3 VERSIONS=1 RESTARTS=1 FAILURES=1",
+    "ends-owners": "LIVENESS ATTEMPTS=4 VERSIONS=2 RESTARTS=1 OWNER_RESTARTS=1",
 }
 # Each drops one rule of the protocol; where it shows.
 REFIT_MUTANTS = {
@@ -80,12 +82,14 @@ REFIT_MUTANTS = {
     "JOIN_ANY_VERSION": "engines",
     "ADMIT_ANY_VERSION": "engines",
     "RESTORE_FROM_CANDIDATE": "engines",
+    "MIXED_FOR_NO_VERSION": "owners",
 }
 # Nothing goes wrong, but something never comes.
 REFIT_ENDLESS_MUTANTS = {
     "CLAIM_LEAVES_ACTIVE": "ends-takeover",
     "GATE_WAITS_FOR_COORDINATOR": "ends-takeover",
     "BARRED_NEVER_LOOKS": "ends-takeover",
+    "NEVER_WITHOUT_VERSION": "ends-owners",
 }
 # Each drops a check behind which another stands; with both gone it shows.
 REFIT_PAIRS = {

@@ -20,8 +20,8 @@ import cli_test
 from cli_test import DcrTest, run, some_tensors, step, write_checkpoint
 from refit_cli_test import documented_keys
 
-# By how much what a process has for itself may grow in the last half of many transitions: pages that
-# an allocator happens to touch late, but not a message of each of 500 transitions.
+# By how much what a process has for itself may grow in the last half of many transitions: pages
+# that an allocator happens to touch late, but not a message of each of 500 transitions.
 GROWTH_BYTES_MAX = 96 << 10
 
 KILLS = {

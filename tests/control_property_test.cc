@@ -160,6 +160,7 @@ class Walk {
     request.endpoint = endpoint(chosen.name);
     if (chosen.role == Role::kReceiver) request.restored = records.commit.id;
     if (rarely()) request.restored = VersionId{prng_.below(3), prng_.below(3)};
+    if (rarely()) request.restored.reset();
     request.needs.assign(prng_.below(4), static_cast<std::uint8_t>(prng_.below(256)));
     both<Joined>([&](ControlPlane& on) { return on.join(request); });
   }

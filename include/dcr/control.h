@@ -142,9 +142,11 @@ struct Member {
   Role role = Role::kOwner;
   std::string engine;  // of a receiver: those that serve a request together; else empty
   MemberState state = MemberState::kEnrolled;
-  std::optional<VersionId> restored;  // of a receiver that joined
-  std::uint64_t overtaken = 0;        // restores that a commit overtook since it last was a member
-  std::vector<std::uint8_t> needs;    // what its join said; the control plane does not look into it
+  // Of a receiver that joined: the version that it proved then, or that a commit made it hold.
+  // Nothing: all of it has to be sent.
+  std::optional<VersionId> restored;
+  std::uint64_t overtaken = 0;      // restores that a commit overtook since it last was a member
+  std::vector<std::uint8_t> needs;  // what its join said; the control plane does not look into it
   bool operator==(const Member&) const = default;
 };
 
@@ -164,8 +166,8 @@ struct Membership {
 };
 
 // Those that a prepare over these members binds, coordinators and gates left out: every member, and
-// every one waiting unless it is a receiver that restored another version than `committed`. In
-// their order.
+// every one waiting unless it is a receiver that restored another version than `committed`, or none
+// while some receiver is bound that did: that one's next commit can be restored. In their order.
 std::vector<const Member*> bound_members(const std::vector<Member>& members, VersionId committed);
 
 struct EnrolRequest {
@@ -182,7 +184,9 @@ struct Enrolment {
 
 struct JoinRequest {
   Endpoint endpoint;
-  std::optional<VersionId> restored;  // a receiver's proven version; nothing for others
+  // A receiver's proven version; nothing for others, and of a receiver that cannot restore K from
+  // anybody: it waits for an attempt that sends all.
+  std::optional<VersionId> restored;
   std::vector<std::uint8_t> needs;
 };
 
@@ -235,8 +239,8 @@ class ControlPlane {
   virtual Result<Enrolment> enrol(const EnrolRequest& request) = 0;
 
   // Makes the endpoint a member: at once if no attempt is active, else through the next prepare. A
-  // receiver must have restored exactly K. Errors: kConflict, the incarnation is barred;
-  // kInvalidArgument for a gate.
+  // receiver must have restored exactly K, or waits without a version. Errors: kConflict, the
+  // incarnation is barred; kInvalidArgument for a gate.
   virtual Result<Joined> join(const JoinRequest& request) = 0;
 
   // Bars incarnations; needs no proof of their death. Endpoints that are gone or live on in a later
@@ -255,16 +259,17 @@ class ControlPlane {
 
   // Begins attempt `after` + 1, binds the members and admits those waiting. Requires: the leader's
   // token; `after` the last attempt, and not active; K = `base`; `members_revision` the current
-  // one; at least one owner and one receiver; no mixed mode while the record is dirty. Errors:
-  // kLostLeadership; kConflict for the others, for then the caller's view is out of date.
+  // one; at least one owner and one receiver; no mixed mode while the record is dirty, and none but
+  // dense where a receiver is bound that never had a version. Errors: kLostLeadership; kConflict
+  // for the others, for then the caller's view is out of date.
   virtual Result<TransitionRecord> prepare(const PrepareRequest& request) = 0;
 
   // Before the first open_apply is sent: notes that this attempt's candidates may be written from
   // now on. Requires that `attempt` is the active one. Error: kConflict.
   virtual Result<TransitionRecord> open(std::uint64_t attempt) = 0;
 
-  // K := {base.version + 1, attempt}, with the label. Requires that `attempt` is active and K its
-  // base. Error: kConflict.
+  // K := {base.version + 1, attempt}, with the label, which receivers that had no version hold from
+  // now on. Requires that `attempt` is active and K its base. Error: kConflict.
   virtual Result<ControlRecords> commit(std::uint64_t attempt) = 0;
 
   // Ends the attempt unless it was committed or is over already: after success neither it nor an

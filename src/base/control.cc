@@ -1,6 +1,8 @@
 // What dcr/control.h declares for every store and every user of one.
 #include "dcr/control.h"
 
+#include <algorithm>
+
 namespace dcr {
 
 std::string_view role_name(Role role) {
@@ -20,12 +22,20 @@ std::string_view role_name(Role role) {
 }
 
 std::vector<const Member*> bound_members(const std::vector<Member>& members, VersionId committed) {
+  const auto is_bound = [committed](const Member& member) {
+    if (member.state == MemberState::kEnrolled) return false;
+    return member.state == MemberState::kMember || member.role != Role::kReceiver ||
+           member.restored == committed;
+  };
+  const bool some_restored = std::any_of(members.begin(), members.end(), [&](const Member& member) {
+    return member.role == Role::kReceiver && member.restored && is_bound(member);
+  });
   std::vector<const Member*> bound;
   for (const Member& member : members) {
     if (member.role == Role::kCoordinator || member.role == Role::kGate) continue;
-    const bool admitted = member.state == MemberState::kWaiting &&
-                          (member.role != Role::kReceiver || member.restored == committed);
-    if (member.state == MemberState::kMember || admitted) bound.push_back(&member);
+    const bool last_resort =
+        member.state == MemberState::kWaiting && !member.restored && !some_restored;
+    if (is_bound(member) || last_resort) bound.push_back(&member);
   }
   return bound;
 }

@@ -319,7 +319,6 @@ Result<Member> decode_member(ByteSpan blob) {
   in.require(receiver || !member.restored);
   in.require(member.role != Role::kGate ||
              (member.state == MemberState::kEnrolled && member.needs.empty()));
-  in.require(!receiver || member.state == MemberState::kEnrolled || member.restored);
   if (!in.complete()) return malformed(kWhat);
   return member;
 }

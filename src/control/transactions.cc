@@ -86,11 +86,9 @@ Status check_restored(const Member& member, const std::optional<VersionId>& rest
     return {Code::kInvalidArgument, text_of(member.endpoint) + " says that it has restored " +
                                         text_of(*restored) + ", which cannot be"};
   }
-  if (receiver == restored.has_value()) return {};
+  if (receiver || !restored) return {};
   return {Code::kInvalidArgument,
-          text_of(member.endpoint) + (receiver ? " is a receiver and joins by the version that it "
-                                                 "has restored, but names none"
-                                               : " is no receiver and restores nothing")};
+          text_of(member.endpoint) + " is no receiver and restores nothing"};
 }
 
 // Candidates of exactly the owners that will be bound.
@@ -146,6 +144,15 @@ Status check_prepare(const ControlState& state, const PrepareRequest& request,
     return {Code::kConflict,
             "an earlier attempt may have written to receivers: the next one overwrites or is "
             "dense, not mixed"};
+  }
+  for (const Member* member : bound) {
+    if (member->role != Role::kReceiver || member->restored ||
+        request.mode == AttemptMode::kDense) {
+      continue;
+    }
+    return {Code::kConflict, text_of(member->endpoint) +
+                                 " has restored no version: the next attempt is dense, or binds "
+                                 "receivers that have"};
   }
   return check_candidates(bound, request.candidates);
 }
@@ -269,8 +276,10 @@ Result<Joined> join_in(ControlState* state, const JoinRequest& request) {
   const bool active = records.transition.state == AttemptState::kActive;
   const bool current = !request.restored || *request.restored == records.commit.id ||
                        DCR_MUTANT("join_takes_any_version");
+  const bool proven = member->role != Role::kReceiver || request.restored;
   if (member->state == MemberState::kMember) {
-    return Joined{!active && current ? JoinOutcome::kJoined : JoinOutcome::kAdmitted, records};
+    const bool joined = !active && current && proven;
+    return Joined{joined ? JoinOutcome::kJoined : JoinOutcome::kAdmitted, records};
   }
   Member after = *member;
   after.restored = request.restored;
@@ -283,7 +292,7 @@ Result<Joined> join_in(ControlState* state, const JoinRequest& request) {
       ++after.overtaken;
     }
     after.state = MemberState::kEnrolled;
-  } else if (active && !DCR_MUTANT("join_in_attempt")) {
+  } else if (!proven || (active && !DCR_MUTANT("join_in_attempt"))) {
     outcome = JoinOutcome::kWaiting;
     after.state = MemberState::kWaiting;
   } else {
@@ -422,6 +431,15 @@ Result<ControlRecords> commit_in(ControlState* state, std::uint64_t attempt) {
   records.commit = {{transition.base.version + 1, attempt}, transition.label};
   transition.state = AttemptState::kCommitted;
   transition.written.clear();
+  bool restored = false;
+  for (const Endpoint& endpoint : transition.receivers) {
+    const auto found = state->members.find(endpoint.name);
+    if (found == state->members.end() || found->second.endpoint != endpoint) continue;
+    if (found->second.restored) continue;
+    found->second.restored = records.commit.id;
+    restored = true;
+  }
+  if (restored) ++records.members_revision;
   return records;
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/digest.h"
 #include "base/mutant.h"
+#include "base/probe.h"
 #include "protocol/message_text.h"
 
 namespace dcr {
@@ -213,7 +214,13 @@ class Gathering {
     out_.request.base = records_.commit.id;
     out_.request.label = prepare.label;
     const bool repairs = records_.transition.dirty() && !DCR_MUTANT("retry_is_mixed");
-    out_.request.mode = repairs ? AttemptMode::kOverwrite : AttemptMode::kMixed;
+    const bool from_nothing = std::any_of(bound_.begin(), bound_.end(), [](const Member* member) {
+      return member->role == Role::kReceiver && !member->restored;
+    });
+    if (from_nothing) DCR_PROBE("an attempt is dense for receivers without a version");
+    out_.request.mode = from_nothing ? AttemptMode::kDense
+                        : repairs    ? AttemptMode::kOverwrite
+                                     : AttemptMode::kMixed;
     out_.request.digest = transition_digest();
   }
 

@@ -108,6 +108,25 @@ TEST_F(CoordinatorTest, AReceiverThatJoinsInMidAttemptIsBoundByTheNext) {
   EXPECT_EQ(endpoints["receiver-4"].prepare.receivers.size(), 5U);
 }
 
+TEST_F(CoordinatorTest, WhereNoReceiverHasAVersionTheAttemptIsDense) {
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    const std::string name = numbered("receiver", i);
+    const Enrolment enrolment = *control.enrol({name, Role::kReceiver, numbered("engine", i / 2)});
+    Scripted& endpoint = endpoints[name];
+    endpoint.endpoint = {name, enrolment.incarnation};
+    const JoinRequest request{endpoint.endpoint, std::nullopt, details(endpoint)};
+    EXPECT_EQ(control.join(request)->outcome, JoinOutcome::kWaiting);
+  }
+  refit("step 1");
+  ASSERT_TRUE(refit_ends(waits.look_ms)) << all_notes();
+  EXPECT_EQ(endpoints["receiver-0"].prepare.mode, AttemptMode::kDense);
+  for (const OwnerBinding& owner : endpoints["receiver-0"].prepare.owners) EXPECT_TRUE(owner.dense);
+  EXPECT_EQ(endpoints["receiver-0"].prepare.receivers.size(), 4U);
+  refit("step 2");
+  ASSERT_TRUE(refit_ends(waits.look_ms)) << all_notes();
+  EXPECT_EQ(endpoints["receiver-0"].prepare.mode, AttemptMode::kMixed);
+}
+
 TEST_F(CoordinatorTest, AJoinThatWasOvertakenHoldsTheNextPrepareOnce) {
   // It restored {0, 0}, and waits while version 1 is committed.
   mute<Flush>("receiver-0");

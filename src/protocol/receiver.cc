@@ -152,6 +152,7 @@ void ReceiverEndpoint::Machine::follow_records() {
     resident_.set_whole(committed);
     entitled_ = true;
     hold_until_ = now_;
+    trouble_.clear();
     if (attempt_ && attempt_->number == finished_->baseline) {
       attempt_.reset();
       stream_.reset();
@@ -175,7 +176,7 @@ void ReceiverEndpoint::Machine::follow_records() {
     on_prepare(from, prepare);
   }
   const bool broken = life_ == Life::kReady && !resident_.whole() && !attempt_ && !finished_;
-  if (broken && now_ >= broken_since_ + options_.waits.restore_ms) {
+  if (broken && now_ >= broken_until_) {
     begin_life("no attempt has made its bits whole", 0);
   }
 }
@@ -200,6 +201,7 @@ void ReceiverEndpoint::Machine::begin_life(const std::string& why, Milliseconds 
   finished_.reset();
   base_digests_.clear();
   ask_at_ = kNever;
+  refused_since_ = kNever;
   entitled_ = false;
   if (incarnation_ != 0) gate_.close(now_);
   life_ = Life::kEnrolling;
@@ -235,6 +237,7 @@ void ReceiverEndpoint::Machine::repeat() {
 Milliseconds ReceiverEndpoint::Machine::wake_at() const {
   if (ended_) return kNever;
   Milliseconds at = std::min({session_.wake_at(), gate_.wake_at(), ask_at_});
+  if (refused_since_ != kNever) at = std::min(at, refused_since_ + options_.waits.restore_again_ms);
   if (attempt_) at = std::min(at, attempt_->failed_at);
   if (stream_) at = std::min(at, stream_->credit_at);
   if (restore_) {
@@ -242,7 +245,7 @@ Milliseconds ReceiverEndpoint::Machine::wake_at() const {
   }
   if (life_ == Life::kReady && gate_.closed() && hold_until_ > now_) at = std::min(at, hold_until_);
   if (life_ == Life::kReady && !resident_.whole() && !attempt_ && !finished_) {
-    at = std::min(at, broken_since_ + options_.waits.restore_ms);
+    at = std::min(at, broken_until_);
   }
   return at;
 }
@@ -268,7 +271,9 @@ StatusReply ReceiverEndpoint::Machine::status() const {
     if (attempt_->state == Attempt::State::kFailed) reply.detail = attempt_->failed.failure.message;
   } else {
     reply.state = entitled_ ? "member" : "joining";
-    if (!resident_.whole()) reply.detail = "holds " + resident_.text();
+    if (!resident_.whole()) {
+      reply.detail = "holds " + resident_.text() + (trouble_.empty() ? "" : "; " + trouble_);
+    }
   }
   if (stream_ && stream_->begun && !stream_->arrivals.complete()) {
     reply.detail +=

@@ -172,7 +172,7 @@ void ReceiverEndpoint::Machine::end_attempt() {
   stop_stream();
   const bool unopened = attempt_->asynchronous && !attempt_->open;
   hold_until_ = unopened || gate_.proving() ? now_ : now_ + options_.waits.stop_ms;
-  broken_since_ = now_;
+  broken_until_ = now_ + options_.waits.restore_ms;
   attempt_.reset();
 }
 

@@ -110,6 +110,7 @@ class ReceiverEndpoint::Machine {
   void on_base_digests(const Endpoint& from, const BaseDigests& message);
   void on_restore_sent(const Endpoint& from, const RestoreSent& message);
   void base_checked(const Status& status);
+  void join_without_version();
   void restored();
   void drive_restore();
   void ask_owners();
@@ -141,7 +142,9 @@ class ReceiverEndpoint::Machine {
   GateLink gate_;
   bool entitled_ = false;          // a member whose version was K's: its gate may open
   Milliseconds hold_until_ = 0;    // a gate that was closed stays closed for a retry
-  Milliseconds broken_since_ = 0;  // in no attempt, and no version
+  Milliseconds broken_until_ = 0;  // in no attempt, and no version: so long it waits for one
+  // Since when some owner says that it cannot help; some other may have answered since.
+  Milliseconds refused_since_ = kNever;
 
   ReceiverWorks works_;
   std::optional<Attempt> attempt_;

@@ -22,6 +22,7 @@ void ReceiverEndpoint::Machine::begin_restore() {
   life_ = Life::kRestoring;
   base_digests_.clear();
   ask_at_ = kNever;
+  refused_since_ = kNever;
   const VersionId version = records().commit.id;
   if (DCR_MUTANT("receiver_restores_nothing")) {
     restore_ = Restore{version, {}, trouble_, now_, now_};
@@ -41,7 +42,9 @@ void ReceiverEndpoint::Machine::on_base_digests(const Endpoint& from, const Base
   if (life_ != Life::kProving || base_digests_.empty() || rank < 0) return;
   if (message.failure) {
     trouble_ = from.name + " has no digests of the base: " + message.failure->message;
+    refused_since_ = std::min(refused_since_, now_);
   } else {
+    refused_since_ = kNever;
     base_digests_[static_cast<std::size_t>(rank)] = message.digests;
   }
 }
@@ -68,8 +71,10 @@ void ReceiverEndpoint::Machine::on_restore_sent(const Endpoint& from, const Rest
     // It may be able to after the next commit, or when its baseline is updated.
     restore_->trouble = from.name + " sends no baseline: " + message.failure->message;
     restore_->ask_at = std::max(restore_->ask_at, now_ + options_.waits.look_ms);
+    refused_since_ = std::min(refused_since_, now_);
     return;
   }
+  refused_since_ = kNever;
   restore_->sent[static_cast<std::size_t>(rank)] = true;
   restore_->progress_at = now_;
 }
@@ -80,6 +85,25 @@ void ReceiverEndpoint::Machine::restored() {
   session_.join(restore_->version, needs_);
   restore_.reset();
   stream_.reset();
+  life_ = Life::kReady;
+}
+
+// K can be had from nobody, for as long as some owner has no baseline: it asks to be bound by an
+// attempt that sends all, and tries again after a while.
+void ReceiverEndpoint::Machine::join_without_version() {
+  DCR_PROBE("a receiver joins without a version");
+  if (restore_) trouble_ = restore_->trouble;
+  trouble_ = "waits for a dense attempt: " + trouble_;
+  note(options_.name + ": " + trouble_);
+  stop_stream();
+  works_.forget();
+  restore_.reset();
+  base_digests_.clear();
+  ask_at_ = kNever;
+  refused_since_ = kNever;
+  resident_.set_unknown();
+  broken_until_ = now_ + options_.waits.restore_again_ms;
+  session_.join(std::nullopt, needs_);
   life_ = Life::kReady;
 }
 
@@ -113,6 +137,9 @@ void ReceiverEndpoint::Machine::drive_restore() {
     return begin_life("its restore made no progress for " +
                           std::to_string(options_.waits.restore_ms) + " ms" + whom,
                       0);
+  }
+  if (refused_since_ != kNever && now_ >= refused_since_ + options_.waits.restore_again_ms) {
+    join_without_version();
   }
 }
 

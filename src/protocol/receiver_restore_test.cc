@@ -66,6 +66,67 @@ TEST_F(RestoringTest, AnOwnerThatCannotSendIsAskedAgain) {
   EXPECT_EQ(pass(1), "owner-0: restore_request 0\nowner-1: restore_request 0\n");
 }
 
+// K can be had from nobody: an attempt that sends all makes it whole.
+TEST_F(RestoringTest, WhatNobodyCanSendIsMadeByADenseAttempt) {
+  const RestoreSent refusal{{}, 0, Failure{Code::kMismatch, "", "no baseline"}};
+  gate_closes(1);
+  hear(owners[0], refusal);
+  pass(4'000);
+  hear(owners[0], refusal);
+  pass(999);
+  EXPECT_EQ(machine->status().state, "restoring");
+  EXPECT_EQ(pass(1), "stop\n");
+  EXPECT_EQ(done(Kind::kStopApplying), "");
+  EXPECT_EQ(machine->status().state, "joining");
+  EXPECT_EQ(
+      machine->status().detail,
+      "holds unknown bits; waits for a dense attempt: owner-0 sends no baseline: no baseline");
+  const Member row = **control.read_member("receiver-0");
+  EXPECT_EQ(row.state, MemberState::kWaiting);
+  EXPECT_EQ(row.restored, std::nullopt);
+  become_prepared(AttemptMode::kDense);
+  EXPECT_EQ(from_leader(CloseGate{1}), "leader: gate_closed 1\n");
+  ASSERT_TRUE(control.open(1).ok());
+  from_leader(OpenApply{1});
+  // It waits for that as long as for any other attempt, however it ends.
+  pass(60'000);
+  ASSERT_TRUE(control.mark_obsolete(1).ok());
+  from_leader(StopAndWait{1});
+  done(Kind::kStopApplying);
+  pass(60'000);
+  become_prepared(AttemptMode::kDense);
+  from_leader(CloseGate{2});
+  ASSERT_TRUE(control.open(2).ok());
+  from_leader(OpenApply{2});
+  end_without_payloads();
+  from_leader(Flush{2});
+  EXPECT_EQ(done(Kind::kFinishStream), "leader: completed 2 2\n");
+  EXPECT_EQ(machine->status().gate_open, false);
+  ASSERT_TRUE(control.commit(2).ok());
+  EXPECT_EQ(from_leader(Look{}), "engine: gate_proof 2 version 1\n");
+  EXPECT_EQ(machine->status().state, "member");
+  EXPECT_EQ(machine->status().detail, "");
+}
+
+TEST_F(RestoringTest, IfNoSuchAttemptComesItAsksOwnersAgain) {
+  hear(owners[0], RestoreSent{{}, 0, Failure{Code::kMismatch, "", "no baseline"}});
+  EXPECT_EQ(pass(5'000), "stop\nengine: gate_close 1\n");
+  done(Kind::kStopApplying);
+  const std::uint64_t before = machine->incarnation();
+  pass(4'999);
+  EXPECT_EQ(machine->incarnation(), before);
+  EXPECT_EQ(pass(1), kBegins);
+  EXPECT_GT(machine->incarnation(), before);
+}
+
+TEST_F(RestoringTest, AnOwnerThatSendsAfterAllIsWaitedFor) {
+  hear(owners[0], RestoreSent{{}, 0, Failure{Code::kMismatch, "", "no baseline"}});
+  pass(4'999);
+  hear(owners[0], RestoreSent{{}, 1, {}});
+  pass(4'999);
+  EXPECT_EQ(machine->status().state, "restoring");
+}
+
 // Whatever fails, the next try has an incarnation and a fence of its own.
 TEST_F(RestoringTest, AFailedRestoreBeginsAnewAfterAWhile) {
   const std::uint64_t before = machine->incarnation();
@@ -183,6 +244,24 @@ TEST_F(RestoreTest, ABaseIsNotProvenAgainstALaterVersion) {
             "owner-0: base_digests_request\nowner-1: base_digests_request\n"
             "begin restore 2 overwrite\n"
             "owner-0: restore_request 1\nowner-1: restore_request 1\n");
+}
+
+TEST_F(RestoreTest, ABaseThatNobodyCanTellIsMadeByADenseAttempt) {
+  options.base_loaded = true;
+  start();
+  hear(owners[1], BaseDigests{});
+  const BaseDigests refusal{{}, Failure{Code::kMismatch, "", "no base"}};
+  for (int second = 0; second < 5; ++second) {
+    hear(owners[0], refusal);
+    EXPECT_EQ(machine->status().state, "proving_base");
+    pass(1'000);
+  }
+  EXPECT_EQ(machine->status().state, "joining");
+  EXPECT_EQ(machine->status().detail,
+            "holds unknown bits; waits for a dense attempt: owner-0 has no digests of the base: no "
+            "base");
+  gate_closes(1);
+  become_prepared(AttemptMode::kDense);
 }
 
 // A mixture that no attempt comes to repair does not stay for ever.
