@@ -82,7 +82,8 @@ struct ProtocolOptions {
   std::uint64_t small_size = 4'000'000;  // bytes of the checkpoint that does not change
   std::uint64_t size = 400'000'000;      // and of the one that does
   double rate = 0.01;
-  std::uint64_t refits = 50;  // of no change
+  std::uint64_t refits = 50;   // of no change
+  std::uint64_t changes = 10;  // refits of a change, there and back
   std::uint64_t owners = 4, nodes = 3, receivers_per_node = 2;
   std::uint64_t seed = 1;
   std::string directory = "/tmp";  // where a temporary directory is made

@@ -133,6 +133,7 @@ void add_protocol_command(CLI::App& app, Request& request, Options& options) {
   add_value(command, "--rate", protocol.rate, "Share of its elements that change");
   add_value(command, "--refits", protocol.refits,
             "Refits of no change, of which the median counts");
+  add_value(command, "--changes", protocol.changes, "Refits of a change, likewise");
   add_value(command, "--owners", protocol.owners, "Owners");
   add_value(command, "--nodes", protocol.nodes, "Rollout nodes");
   add_value(command, "--receivers-per-node", protocol.receivers_per_node, "Receivers of each");

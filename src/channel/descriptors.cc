@@ -144,27 +144,26 @@ Result<WritableMemory> WritableMemory::make(std::uint64_t bytes) {
   if (::ftruncate(descriptor.get(), static_cast<off_t>(bytes)) != 0) {
     return system_failure(what, errno);
   }
-  void* data = ::mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED,
-                      descriptor.get(), 0);
-  if (data == MAP_FAILED) return system_failure(what, errno);
-  return WritableMemory(std::move(descriptor), static_cast<std::uint8_t*>(data), bytes);
+  return WritableMemory(std::move(descriptor), bytes);
 }
 
-WritableMemory::WritableMemory(WritableMemory&& other) noexcept
-    : descriptor_(std::move(other.descriptor_)),
-      data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)) {}
-
-WritableMemory::~WritableMemory() { unmap(); }
-
-void WritableMemory::unmap() {
-  if (data_ != nullptr) ::munmap(data_, static_cast<std::size_t>(size_));
-  data_ = nullptr;
+// Not through a mapping: that would zero every page first, and take a fault for each.
+Status WritableMemory::write(std::uint64_t at, ByteSpan bytes) {
+  if (at > size_ || bytes.size() > size_ - at) {
+    return {Code::kInvalidArgument, "writing beyond the end of shared memory"};
+  }
+  while (!bytes.empty()) {
+    const ssize_t written = uninterrupted([&] {
+      return ::pwrite(descriptor_.get(), bytes.data(), bytes.size(), static_cast<off_t>(at));
+    });
+    if (written <= 0) return system_failure("write shared memory", errno);
+    at += static_cast<std::uint64_t>(written);
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+  }
+  return {};
 }
 
 Result<OwnedDescriptor> WritableMemory::seal() && {
-  // A writable mapping, here or elsewhere, would make the kernel refuse.
-  unmap();
   if (::fcntl(descriptor_.get(), F_ADD_SEALS, kSeals) != 0) {
     return system_failure("seal shared memory", errno);
   }

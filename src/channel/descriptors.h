@@ -34,31 +34,23 @@ class OwnedDescriptor {
   int fd_ = -1;
 };
 
-// Memory to be written once, zeroed. Not thread-safe, but its bytes are the caller's to share.
+// Memory to be written once; what is not written is zero. Not thread-safe.
 class WritableMemory {
  public:
-  // Pages are taken when they are first touched. Errors: kInvalidArgument for no bytes; kIo.
+  // Errors: kInvalidArgument for no bytes; kIo.
   static Result<WritableMemory> make(std::uint64_t bytes);
 
-  ~WritableMemory();
-  WritableMemory(WritableMemory&& other) noexcept;
-  WritableMemory& operator=(WritableMemory&&) = delete;
-  WritableMemory(const WritableMemory&) = delete;
-  WritableMemory& operator=(const WritableMemory&) = delete;
-
-  MutableByteSpan bytes() const { return {data_, static_cast<std::size_t>(size_)}; }
+  // Errors: kInvalidArgument for what reaches beyond its end; kIo.
+  Status write(std::uint64_t at, ByteSpan bytes);
 
   // From now on nobody can write, shrink or grow it, and nothing can take that back. Error: kIo.
-  // REQUIRES: nobody uses bytes() any more, whatever is returned.
   Result<OwnedDescriptor> seal() &&;
 
  private:
-  WritableMemory(OwnedDescriptor descriptor, std::uint8_t* data, std::uint64_t size)
-      : descriptor_(std::move(descriptor)), data_(data), size_(size) {}
-  void unmap();
+  WritableMemory(OwnedDescriptor descriptor, std::uint64_t size)
+      : descriptor_(std::move(descriptor)), size_(size) {}
 
   OwnedDescriptor descriptor_;
-  std::uint8_t* data_ = nullptr;
   std::uint64_t size_ = 0;
 };
 

@@ -31,7 +31,15 @@ std::size_t open_descriptors() {
 OwnedDescriptor sealed(std::uint64_t size, std::uint8_t value) {
   Result<WritableMemory> memory = WritableMemory::make(size);
   EXPECT_TRUE(memory.ok()) << memory.status().message();
-  std::memset(memory->bytes().data(), value, memory->bytes().size());
+  // In parts, the last of them first, and the first zero byte by not being written.
+  if (value != 0 && size > 0) {
+    const std::uint64_t half = size / 2;
+    EXPECT_TRUE(memory->write(half, Bytes(static_cast<std::size_t>(size - half), value)).ok());
+    EXPECT_TRUE(memory->write(0, Bytes(static_cast<std::size_t>(half), value)).ok());
+  }
+  EXPECT_EQ(memory->write(size, Bytes(1)).code(), Code::kInvalidArgument);
+  EXPECT_EQ(memory->write(0, Bytes(static_cast<std::size_t>(size) + 1)).code(),
+            Code::kInvalidArgument);
   Result<OwnedDescriptor> descriptor = std::move(*memory).seal();
   EXPECT_TRUE(descriptor.ok()) << descriptor.status().message();
   return std::move(descriptor).value();

@@ -5,28 +5,70 @@
 #include <string>
 #include <utility>
 
+#include "base/assert.h"
 #include "codec/container.h"
 #include "codec/item_reader.h"
 
 namespace dcr {
 
-DecodedItem decode_item(const ItemView& item) {
-  DecodedItem decoded;
-  decoded.header = item.header;
-  const auto changes = static_cast<std::size_t>(item.header.changes);
-  decoded.positions.resize(changes);
-  decoded.values.resize(changes * item.header.width);
+namespace {
+
+constexpr std::size_t kAlignment = 8;
+
+std::size_t filled_up(std::size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+}  // namespace
+
+EntriesLayout::EntriesLayout(const ItemHeader& header)
+    : positions_bytes(static_cast<std::size_t>(header.changes) * sizeof(std::uint32_t)),
+      values_bytes(static_cast<std::size_t>(header.changes) * header.width),
+      values_at(filled_up(positions_bytes)),
+      bytes(values_at + filled_up(values_bytes)) {}
+
+void decode_entries(const ItemView& item, MutableByteSpan block) {
+  const EntriesLayout layout(item.header);
+  DCR_ASSERT(block.size() == layout.bytes);
+  std::uint8_t* positions = block.data();
+  std::uint8_t* values = positions + layout.values_at;
   ItemReader reader(item);
-  ChangeBlock block;
-  std::size_t done = 0;
-  while (reader.next(&block)) {
-    std::memcpy(decoded.positions.data() + done, block.positions,
-                block.count * sizeof(std::uint32_t));
-    std::memcpy(decoded.values.data() + done * item.header.width, block.values,
-                block.count * item.header.width);
-    done += block.count;
+  ChangeBlock changes;
+  while (reader.next(&changes)) {
+    const std::size_t positions_bytes = changes.count * sizeof(std::uint32_t);
+    std::memcpy(positions, changes.positions, positions_bytes);
+    positions += positions_bytes;
+    const std::size_t values_bytes = changes.count * item.header.width;
+    std::memcpy(values, changes.values, values_bytes);
+    values += values_bytes;
   }
-  return decoded;
+  std::fill(positions, block.data() + layout.values_at, std::uint8_t{0});
+  std::fill(values, block.data() + layout.bytes, std::uint8_t{0});
+}
+
+DecodedItem entries_in(const ItemHeader& header, ByteSpan block) {
+  const EntriesLayout layout(header);
+  DCR_ASSERT(block.size() == layout.bytes);
+  DCR_ASSERT(reinterpret_cast<std::uintptr_t>(block.data()) % kAlignment == 0);
+  return {header,
+          {reinterpret_cast<const std::uint32_t*>(block.data()),
+           static_cast<std::size_t>(header.changes)},
+          block.subspan(layout.values_at, layout.values_bytes)};
+}
+
+Result<std::uint64_t> decoded_bytes(const Payload& payload, std::uint64_t decoded_bytes_max) {
+  std::uint64_t bytes = 0;
+  for (const ItemView& item : payload.items()) bytes += decoded_bytes(item.header);
+  if (bytes <= decoded_bytes_max) return bytes;
+  return Status(Code::kTooLarge, "payload: decoding takes " + std::to_string(bytes) +
+                                     " bytes, above the limit of " +
+                                     std::to_string(decoded_bytes_max));
+}
+
+Digest stored_digest(ByteSpan stored) {
+  Digest digest{};
+  std::copy_n(stored.begin() + kPayloadDigestOffset, digest.size(), digest.begin());
+  return digest;
 }
 
 Result<std::shared_ptr<const DecodedPayload>> decode_payload(ByteSpan stored, const Digest& schema,
@@ -37,16 +79,20 @@ Result<std::shared_ptr<const DecodedPayload>> decode_payload(ByteSpan stored, co
   DCR_ASSIGN(const Payload payload, Payload::read(stored, schema, tensors, limits, key));
   auto decoded = std::make_shared<DecodedPayload>();
   decoded->header = payload.header();
-  std::copy_n(stored.begin() + kPayloadDigestOffset, decoded->digest.size(),
-              decoded->digest.begin());
-  for (const ItemView& item : payload.items()) decoded->bytes += decoded_bytes(item.header);
-  if (decoded->bytes > decoded_bytes_max) {
-    return Status(Code::kTooLarge, "payload: decoding takes " + std::to_string(decoded->bytes) +
-                                       " bytes, above the limit of " +
-                                       std::to_string(decoded_bytes_max));
-  }
+  decoded->digest = stored_digest(stored);
+  DCR_ASSIGN(decoded->bytes, decoded_bytes(payload, decoded_bytes_max));
+  std::size_t size = 0;
+  for (const ItemView& item : payload.items()) size += EntriesLayout(item.header).bytes;
+  const auto memory = std::make_shared_for_overwrite<std::uint8_t[]>(size);
+  decoded->memory = memory;
   decoded->items.reserve(payload.items().size());
-  for (const ItemView& item : payload.items()) decoded->items.push_back(decode_item(item));
+  std::size_t at = 0;
+  for (const ItemView& item : payload.items()) {
+    const MutableByteSpan block(memory.get() + at, EntriesLayout(item.header).bytes);
+    decode_entries(item, block);
+    decoded->items.push_back(entries_in(item.header, block));
+    at += block.size();
+  }
   return std::shared_ptr<const DecodedPayload>(std::move(decoded));
 }
 

@@ -1,25 +1,25 @@
 #include "receiver/decoded_memory.h"
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
-#include "base/checked.h"
+#include "base/assert.h"
 #include "base/limits.h"
 
 namespace dcr {
 namespace {
 
 constexpr std::string_view kMagic = "DCRDECOD";
-constexpr std::size_t kPadding = 8;
+constexpr std::size_t kHeadBytes = 8 + 4 + 4 + 8 + 16 + 8 + 4 + 4 + 8 + 8 + 8 + 16 + 16;
+// Memory that is written in parts of this size costs half of what writing it through a mapping
+// does: nothing is zeroed before, and no page has to be asked for.
+constexpr std::size_t kPartBytes = std::size_t{1} << 20;
 
-std::uint64_t padded(std::uint64_t bytes) { return (bytes + kPadding - 1) / kPadding * kPadding; }
-
-std::uint64_t item_bytes(const ItemHeader& header) {
-  return padded(header.changes * sizeof(std::uint32_t)) + padded(header.changes * header.width);
+std::uint64_t item_head_bytes(const ItemHeader& header) {
+  return 4 + 1 + 1 + 2 + 8 + 8 + 16 * header.box.dims.size();
 }
 
 Status corrupt(const std::string& what) {
@@ -82,21 +82,21 @@ Status read_item(ByteReader& in, std::size_t number, DecodedItem* item) {
   return {};
 }
 
+// Looks at all of them, whatever the first says: without a branch many are compared at a time.
+bool ascend(std::span<const std::uint32_t> positions) {
+  std::uint32_t falls = 0;
+  for (std::size_t i = 1; i < positions.size(); ++i) {
+    falls |= static_cast<std::uint32_t>(positions[i - 1] >= positions[i]);
+  }
+  return falls == 0;
+}
+
 Status read_entries(ByteReader& in, std::size_t number, DecodedItem* item) {
-  const auto changes = static_cast<std::size_t>(item->header.changes);
-  const ByteSpan positions = in.bytes(padded(changes * sizeof(std::uint32_t)));
-  const ByteSpan values = in.bytes(padded(changes * item->header.width));
+  const ByteSpan block = in.bytes(EntriesLayout(item->header).bytes);
   if (!in.ok()) return corrupt(item_text(number) + "its entries are cut short");
-  if (changes == 0) return {};
-  item->positions.resize(changes);
-  std::memcpy(item->positions.data(), positions.data(), changes * sizeof(std::uint32_t));
-  item->values.assign(values.begin(),
-                      values.begin() + static_cast<std::ptrdiff_t>(changes * item->header.width));
-  const bool ascending = std::adjacent_find(item->positions.begin(), item->positions.end(),
-                                            [](std::uint32_t a, std::uint32_t b) {
-                                              return a >= b;
-                                            }) == item->positions.end();
-  if (!ascending || item->positions.back() >= item->header.box.words()) {
+  *item = entries_in(item->header, block);
+  if (item->positions.empty()) return {};
+  if (!ascend(item->positions) || item->positions.back() >= item->header.box.words()) {
     return corrupt(item_text(number) + "positions that do not ascend within its box");
   }
   return {};
@@ -122,17 +122,14 @@ void read_header(ByteReader& in, DecodedPayload* payload) {
   payload->digest = read_digest(in);
 }
 
-}  // namespace
-
-Bytes encode_decoded(const DecodedPayload& payload) {
+Bytes encode_heads(const Payload& payload, const Digest& digest) {
   Bytes bytes;
   ByteWriter out(&bytes);
   out.text(kMagic);
   out.u32(kDecodedMemoryVersion);
-  out.u32(static_cast<std::uint32_t>(payload.items.size()));
-  const std::size_t size_at = bytes.size();
-  out.u64(0);
-  const PayloadHeader& header = payload.header;
+  out.u32(static_cast<std::uint32_t>(payload.items().size()));
+  out.u64(decoded_memory_bytes(payload));
+  const PayloadHeader& header = payload.header();
   out.bytes(header.run);
   out.u64(header.attempt);
   out.u32(header.owner);
@@ -141,28 +138,56 @@ Bytes encode_decoded(const DecodedPayload& payload) {
   out.u64(header.base_version);
   out.u64(header.target_version);
   out.bytes(header.schema);
-  out.bytes(payload.digest);
-  std::uint64_t entries = 0;
-  for (const DecodedItem& item : payload.items) {
-    write_item(out, item.header);
-    entries += item_bytes(item.header);
-  }
-  const std::uint64_t size = bytes.size() + entries;
-  store_little(bytes.data() + size_at, size);
-  bytes.reserve(static_cast<std::size_t>(size));
-  for (const DecodedItem& item : payload.items) {
-    const std::size_t positions = item.positions.size() * sizeof(std::uint32_t);
-    out.bytes({reinterpret_cast<const std::uint8_t*>(item.positions.data()), positions});
-    out.zeros(static_cast<std::size_t>(padded(positions)) - positions);
-    out.bytes(item.values);
-    out.zeros(static_cast<std::size_t>(padded(item.values.size())) - item.values.size());
+  out.bytes(digest);
+  DCR_ASSERT(bytes.size() == kHeadBytes);
+  for (const ItemView& item : payload.items()) write_item(out, item.header);
+  return bytes;
+}
+
+}  // namespace
+
+std::uint64_t decoded_memory_bytes(const Payload& payload) {
+  std::uint64_t bytes = kHeadBytes;
+  for (const ItemView& item : payload.items()) {
+    bytes += item_head_bytes(item.header) + EntriesLayout(item.header).bytes;
   }
   return bytes;
 }
 
-Result<std::shared_ptr<const DecodedPayload>> parse_decoded(ByteSpan memory,
+Status write_decoded(const Payload& payload, const Digest& digest,
+                     const std::function<Status(std::uint64_t at, ByteSpan part)>& write) {
+  const Bytes heads = encode_heads(payload, digest);
+  DCR_TRY(write(0, heads));
+  std::size_t largest = 0;
+  std::size_t entries = 0;
+  for (const ItemView& item : payload.items()) {
+    const std::size_t bytes = EntriesLayout(item.header).bytes;
+    largest = std::max(largest, bytes);
+    entries += bytes;
+  }
+  const std::size_t part_bytes = std::max(largest, std::min(kPartBytes, entries));
+  const auto part = std::make_unique_for_overwrite<std::uint8_t[]>(part_bytes);
+  std::uint64_t at = heads.size();
+  std::size_t filled = 0;
+  const auto write_part = [&]() -> Status {
+    DCR_TRY(write(at, {part.get(), filled}));
+    at += filled;
+    filled = 0;
+    return {};
+  };
+  for (const ItemView& item : payload.items()) {
+    const std::size_t bytes = EntriesLayout(item.header).bytes;
+    if (filled + bytes > part_bytes) DCR_TRY(write_part());
+    decode_entries(item, {part.get() + filled, bytes});
+    filled += bytes;
+  }
+  return write_part();
+}
+
+Result<std::shared_ptr<const DecodedPayload>> parse_decoded(ByteSpan bytes,
+                                                            std::shared_ptr<const void> memory,
                                                             std::uint64_t decoded_bytes_max) {
-  ByteReader in(memory);
+  ByteReader in(bytes);
   if (in.text(kMagic.size()) != kMagic) return corrupt("no magic");
   const std::uint32_t version = in.u32();
   if (in.ok() && version != kDecodedMemoryVersion) {
@@ -174,16 +199,17 @@ Result<std::shared_ptr<const DecodedPayload>> parse_decoded(ByteSpan memory,
   const std::uint32_t items = in.u32();
   const std::uint64_t size = in.u64();
   auto payload = std::make_shared<DecodedPayload>();
+  payload->memory = std::move(memory);
   read_header(in, payload.get());
   if (!in.ok()) return corrupt("its head is cut short");
-  if (size != memory.size()) return corrupt("another size than it says");
+  if (size != bytes.size()) return corrupt("another size than it says");
   if (items > kItemsPerPayloadMax) return corrupt("too many items");
   payload->items.resize(items);
   std::uint64_t entries = 0;
   for (std::size_t i = 0; i < items; ++i) {
     DCR_TRY(read_item(in, i, &payload->items[i]));
     payload->bytes += decoded_bytes(payload->items[i].header);  // below 2^17 · 2^24 · 12
-    entries += item_bytes(payload->items[i].header);
+    entries += EntriesLayout(payload->items[i].header).bytes;
   }
   if (entries != in.remaining()) return corrupt("other entries than its items count");
   if (payload->bytes > decoded_bytes_max) {

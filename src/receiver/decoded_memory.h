@@ -6,10 +6,12 @@
 // the whole; the payload's header: run, u64 attempt, u32 owner, u32 owners, u64 number, u64 base
 // version, u64 target version, schema; its digest. Then, of each item: u32 tensor, u8 width, u8
 // encoding, u16 dimensions, u64 changes, u64 offset, and a u64 size and stride per dimension. Then,
-// of each item, positions (u32) and values, each filled up to a multiple of 8 bytes.
+// of each item, positions (u32) and values, each filled up to a multiple of 8 bytes. It is decoded
+// right into it, and receivers apply from it: its entries are never copied.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "base/bytes.h"
@@ -24,12 +26,20 @@ inline constexpr std::uint32_t kDecodedMemoryVersion = 0;
 inline constexpr std::uint64_t kDecodedMemoryHeadBytesMax =
     1024 + kItemsPerPayloadMax * (24 + 16 * kRankMax + 14);
 
-Bytes encode_decoded(const DecodedPayload& payload);
+// Of the block that a payload takes.
+std::uint64_t decoded_memory_bytes(const Payload& payload);
+
+// Decodes a payload and writes the block, from its beginning to its end, in parts: what it takes
+// meanwhile is a part, or the largest item.
+Status write_decoded(const Payload& payload, const Digest& digest,
+                     const std::function<Status(std::uint64_t at, ByteSpan part)>& write);
 
 // Validates all but what the receiver's own tables decide: counts and sizes, that positions ascend
-// within their box. Errors: kCorrupt naming the field and item, kUnsupported, kTooLarge above
-// `decoded_bytes_max` of positions and values.
-Result<std::shared_ptr<const DecodedPayload>> parse_decoded(ByteSpan memory,
+// within their box. What comes out lies in `bytes`, which `memory` keeps and nobody may change any
+// more. Errors: kCorrupt naming the field and item, kUnsupported, kTooLarge above
+// `decoded_bytes_max` of positions and values. REQUIRES: `bytes` begins at a multiple of 8.
+Result<std::shared_ptr<const DecodedPayload>> parse_decoded(ByteSpan bytes,
+                                                            std::shared_ptr<const void> memory,
                                                             std::uint64_t decoded_bytes_max);
 
 }  // namespace dcr

@@ -2,66 +2,143 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <tuple>
+
 #include "base/limits.h"
 #include "base/prng.h"
+#include "codec/test_items.h"
 
 namespace dcr {
 namespace {
 
-DecodedPayload random_payload(Prng& prng) {
-  DecodedPayload payload;
-  for (std::uint8_t& byte : payload.header.run) byte = static_cast<std::uint8_t>(prng.next());
-  for (std::uint8_t& byte : payload.digest) byte = static_cast<std::uint8_t>(prng.next());
-  payload.header.attempt = prng.next();
-  payload.header.owners = 3;
-  payload.header.owner = static_cast<std::uint32_t>(prng.below(3));
-  payload.header.number = prng.below(100);
-  payload.header.base_version = prng.below(5);
-  payload.header.target_version = payload.header.base_version + 1;
-  const std::uint64_t items = prng.below(4);
-  for (std::uint64_t i = 0; i < items; ++i) {
-    DecodedItem& item = payload.items.emplace_back();
-    item.header.tensor = static_cast<std::uint32_t>(i);
-    item.header.width = static_cast<std::uint8_t>(1U << prng.below(4));
-    item.header.encoding = static_cast<Encoding>(prng.below(3));
-    item.header.box.offset = prng.below(50);
-    item.header.box.dims = {{1 + prng.below(6), 10}, {1 + prng.below(6), 1}};
-    for (std::uint32_t at = 0; at < item.header.box.words(); ++at) {
-      if (prng.below(2) == 0) continue;
-      item.positions.push_back(at);
-      for (unsigned k = 0; k < item.header.width; ++k) {
-        item.values.push_back(static_cast<std::uint8_t>(prng.next()));
-      }
+constexpr std::uint64_t kTensorWords = 400;
+
+// A payload of a few items, one tensor each, as it is stored.
+struct StoredPayload {
+  Bytes stored;
+  std::vector<TensorSpec> specs;
+
+  Result<Payload> read() const { return Payload::read(stored, Digest{}, specs, kTestLimits); }
+};
+
+PayloadHeader random_header(Prng& prng) {
+  PayloadHeader header;
+  for (std::uint8_t& byte : header.run) byte = static_cast<std::uint8_t>(prng.next());
+  header.attempt = 1 + prng.below(1000);
+  header.owners = 3;
+  header.owner = static_cast<std::uint32_t>(prng.below(3));
+  header.number = prng.below(100);
+  header.base_version = prng.below(5);
+  header.target_version = header.base_version + 1;
+  return header;
+}
+
+StoredPayload random_payload(Prng& prng) {
+  StoredPayload made;
+  ItemEncoder encoder;
+  PayloadWriter writer;
+  const auto tensors = static_cast<std::uint32_t>(prng.below(4));
+  for (std::uint32_t tensor = 0; tensor < tensors; ++tensor) {
+    ItemCase test;
+    test.width = 1U << prng.below(4);
+    const std::uint64_t rows = 1 + prng.below(6);
+    test.box = {prng.below(50), {{rows, 10}, {1 + prng.below(6), 1}}};
+    test.old_tensor.resize(kTensorWords * test.width);
+    test.new_tensor = test.old_tensor;
+    for (std::uint8_t& byte : test.new_tensor) {
+      if (prng.below(2) == 0) byte = static_cast<std::uint8_t>(prng.next());
     }
-    item.header.changes = item.positions.size();
-    payload.bytes += item.bytes();
+    made.specs.push_back({kTensorWords, static_cast<std::uint8_t>(test.width), false});
+    EncodedItem item;
+    const auto choice = choice_of(static_cast<Encoding>(prng.below(3)));
+    if (encode_case(&encoder, test, tensor, choice, &item)) writer.append(item);
   }
-  return payload;
+  made.stored = writer.seal(random_header(prng));
+  return made;
+}
+
+// The block of a payload.
+Bytes block_of(const Payload& payload, const Digest& digest) {
+  Bytes block;
+  const Status status = write_decoded(payload, digest, [&](std::uint64_t at, ByteSpan part) {
+    EXPECT_EQ(at, block.size());
+    block.insert(block.end(), part.begin(), part.end());
+    return Status();
+  });
+  EXPECT_TRUE(status.ok());
+  EXPECT_EQ(block.size(), decoded_memory_bytes(payload));
+  return block;
+}
+
+Result<std::shared_ptr<const DecodedPayload>> parsed_of(ByteSpan block, std::uint64_t bytes_max) {
+  return parse_decoded(block, nullptr, bytes_max);
 }
 
 TEST(DecodedMemory, GivesBackEveryPayload) {
   for (std::uint64_t seed = 0; seed < 1000; ++seed) {
     SCOPED_TRACE(seed);
     Prng prng(seed);
-    const DecodedPayload payload = random_payload(prng);
-    const Bytes memory = encode_decoded(payload);
-    const auto parsed = parse_decoded(memory, payload.bytes);
+    const StoredPayload made = random_payload(prng);
+    const auto payload = made.read();
+    ASSERT_TRUE(payload.ok()) << payload.status().message();
+    const auto decoded = decode_payload(made.stored, Digest{}, made.specs, kTestLimits, kGiB);
+    ASSERT_TRUE(decoded.ok());
+    const std::uint64_t bytes = (*decoded)->bytes;
+    const Bytes block = block_of(*payload, (*decoded)->digest);
+    const auto parsed = parsed_of(block, bytes);
     ASSERT_TRUE(parsed.ok()) << parsed.status().message();
-    EXPECT_EQ((*parsed)->bytes, payload.bytes);
-    EXPECT_EQ((*parsed)->digest, payload.digest);
-    EXPECT_EQ((*parsed)->header.run, payload.header.run);
-    EXPECT_EQ((*parsed)->header.order(), payload.header.order());
-    EXPECT_EQ((*parsed)->header.target_version, payload.header.target_version);
-    ASSERT_EQ((*parsed)->items.size(), payload.items.size());
-    for (std::size_t i = 0; i < payload.items.size(); ++i) {
-      EXPECT_EQ((*parsed)->items[i].positions, payload.items[i].positions);
-      EXPECT_EQ((*parsed)->items[i].values, payload.items[i].values);
-      EXPECT_EQ((*parsed)->items[i].header.box, payload.items[i].header.box);
-      EXPECT_EQ((*parsed)->items[i].header.encoding, payload.items[i].header.encoding);
+    EXPECT_EQ((*parsed)->bytes, bytes);
+    EXPECT_EQ((*parsed)->digest, (*decoded)->digest);
+    EXPECT_EQ((*parsed)->header.run, payload->header().run);
+    EXPECT_EQ((*parsed)->header.order(), payload->header().order());
+    EXPECT_EQ((*parsed)->header.target_version, payload->header().target_version);
+    ASSERT_EQ((*parsed)->items.size(), (*decoded)->items.size());
+    for (std::size_t i = 0; i < (*parsed)->items.size(); ++i) {
+      const DecodedItem& one = (*parsed)->items[i];
+      const DecodedItem& other = (*decoded)->items[i];
+      EXPECT_TRUE(std::ranges::equal(one.positions, other.positions));
+      EXPECT_TRUE(std::ranges::equal(one.values, other.values));
+      EXPECT_EQ(one.header.box, other.header.box);
+      EXPECT_EQ(one.header.encoding, other.header.encoding);
     }
-    EXPECT_EQ(encode_decoded(**parsed), memory);
-    if (payload.bytes == 0) continue;
-    EXPECT_EQ(parse_decoded(memory, payload.bytes - 1).status().code(), Code::kTooLarge);
+    if (bytes == 0) continue;
+    EXPECT_EQ(parsed_of(block, bytes - 1).status().code(), Code::kTooLarge);
+    EXPECT_EQ(
+        decode_payload(made.stored, Digest{}, made.specs, kTestLimits, bytes - 1).status().code(),
+        Code::kTooLarge);
+  }
+}
+
+// Parts are of one size: items larger than it, and those that share one, come out whole.
+TEST(DecodedMemory, WritesItemsOfEverySize) {
+  Prng prng(1);
+  StoredPayload made;
+  ItemEncoder encoder;
+  PayloadWriter writer;
+  std::uint32_t tensor = 0;
+  for (const std::uint64_t words : {1U, 100'000U, 200'000U, 3U, 90'000U, 7U}) {
+    ItemCase test;
+    test.width = 4;
+    test.box = ItemBox::range(0, words);
+    test.old_tensor.resize(words * test.width);
+    test.new_tensor.assign(test.old_tensor.size(), 1);
+    made.specs.push_back({words, 4, false});
+    EncodedItem item;
+    ASSERT_TRUE(encode_case(&encoder, test, tensor++, EncodingChoice::kOverwrite, &item));
+    writer.append(item);
+  }
+  made.stored = writer.seal(random_header(prng));
+  const auto payload = made.read();
+  ASSERT_TRUE(payload.ok()) << payload.status().message();
+  const Bytes block = block_of(*payload, Digest{});
+  const auto parsed = parsed_of(block, kGiB);
+  ASSERT_TRUE(parsed.ok()) << parsed.status().message();
+  ASSERT_EQ((*parsed)->items.size(), made.specs.size());
+  for (const DecodedItem& item : (*parsed)->items) {
+    ASSERT_EQ(item.positions.size(), made.specs[item.header.tensor].words);
+    EXPECT_EQ(item.positions.back(), item.positions.size() - 1);
+    EXPECT_EQ(std::ranges::count(item.values, 1), static_cast<std::ptrdiff_t>(item.values.size()));
   }
 }
 
@@ -69,14 +146,16 @@ TEST(DecodedMemory, RefusesEveryTruncationAndSurvivesEveryMutation) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     SCOPED_TRACE(seed);
     Prng prng(seed);
-    const Bytes memory = encode_decoded(random_payload(prng));
-    for (std::size_t size = 0; size < memory.size(); ++size) {
-      EXPECT_EQ(parse_decoded(ByteSpan(memory).first(size), kGiB).status().code(), Code::kCorrupt);
+    const auto payload = random_payload(prng).read();
+    ASSERT_TRUE(payload.ok());
+    const Bytes block = block_of(*payload, Digest{});
+    for (std::size_t size = 0; size < block.size(); ++size) {
+      EXPECT_EQ(parsed_of(ByteSpan(block).first(size), kGiB).status().code(), Code::kCorrupt);
     }
-    for (std::size_t at = 0; at < memory.size(); ++at) {
-      Bytes mutated = memory;
+    for (std::size_t at = 0; at < block.size(); ++at) {
+      Bytes mutated = block;
       mutated[at] ^= static_cast<std::uint8_t>(1 + prng.below(255));
-      const auto parsed = parse_decoded(mutated, kGiB);
+      const auto parsed = parsed_of(mutated, kGiB);
       // Whatever still parses has positions within its boxes, so that applying it stays there.
       if (!parsed.ok()) continue;
       for (const DecodedItem& item : (*parsed)->items) {
@@ -91,16 +170,23 @@ TEST(DecodedMemory, RefusesEveryTruncationAndSurvivesEveryMutation) {
 }
 
 TEST(DecodedMemory, RefusesPositionsThatDoNotAscend) {
-  DecodedPayload payload;
-  DecodedItem& item = payload.items.emplace_back();
-  item.header.box = ItemBox::range(0, 8);
-  item.header.changes = 2;
-  item.values = {1, 2};
-  for (const auto& [positions, good] : std::vector<std::pair<std::vector<std::uint32_t>, bool>>{
-           {{0, 7}, true}, {{7, 0}, false}, {{3, 3}, false}, {{0, 8}, false}}) {
-    item.positions = positions;
-    const auto parsed = parse_decoded(encode_decoded(payload), kGiB);
-    EXPECT_EQ(parsed.ok(), good) << positions[0] << " " << positions[1];
+  ItemEncoder encoder;
+  EncodedItem item;
+  const ItemCase test{1, ItemBox::range(0, 8), Bytes(8, 0), {1, 0, 0, 0, 0, 0, 0, 1}};
+  ASSERT_TRUE(encode_case(&encoder, test, 0, EncodingChoice::kOverwrite, &item));
+  PayloadWriter writer;
+  writer.append(item);
+  const StoredPayload made{writer.seal({}), {{8, 1, false}}};
+  const auto payload = made.read();
+  ASSERT_TRUE(payload.ok()) << payload.status().message();
+  Bytes block = block_of(*payload, Digest{});
+  for (const auto& [first, second, good] : std::vector<std::tuple<unsigned, unsigned, bool>>{
+           {0, 7, true}, {7, 0, false}, {3, 3, false}, {0, 8, false}}) {
+    // The block ends with two positions and eight bytes of values.
+    store_little(block.data() + block.size() - 16, first);
+    store_little(block.data() + block.size() - 12, second);
+    const auto parsed = parsed_of(block, kGiB);
+    EXPECT_EQ(parsed.ok(), good) << first << " " << second;
     if (good) continue;
     EXPECT_EQ(parsed.status().message(),
               "a decoded payload handed over by the node: item 0: positions that do not ascend "

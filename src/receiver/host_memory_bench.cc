@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,12 @@ constexpr std::uint64_t kRows = 4096, kColumns = 4096, kTensors = 8;
 
 // Matrices of BF16 with one in `one_in` words changed by one, added.
 struct Model {
-  std::vector<DecodedItem> items;
+  struct Entries {
+    std::vector<std::uint32_t> positions;
+    Bytes values;
+  };
+  std::deque<Entries> entries;
+  std::vector<DecodedItem> items;  // of these
   HostMemory memory{0};
 
   explicit Model(std::uint64_t one_in) {
@@ -27,6 +33,7 @@ struct Model {
     for (std::uint64_t tensor = 0; tensor < kTensors; ++tensor) {
       memory.add(kRows * kColumns * 2);
       for (std::uint64_t begin = 0; begin < kRows * kColumns; begin += kRows * kColumns / 2) {
+        Entries& made = entries.emplace_back();
         DecodedItem item;
         item.header.tensor = static_cast<std::uint32_t>(tensor);
         item.header.width = 2;
@@ -34,10 +41,12 @@ struct Model {
         item.header.box = ItemBox::range(begin, kRows * kColumns / 2);
         for (std::uint32_t i = 0; i < kRows * kColumns / 2; ++i) {
           if (random.below(one_in) != 0) continue;
-          item.positions.push_back(i);
-          item.values.push_back(static_cast<std::uint8_t>(random.below(3)));
-          item.values.push_back(0);
+          made.positions.push_back(i);
+          made.values.push_back(static_cast<std::uint8_t>(random.below(3)));
+          made.values.push_back(0);
         }
+        item.positions = made.positions;
+        item.values = made.values;
         items.push_back(std::move(item));
       }
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <deque>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,12 @@ namespace {
 
 // About so many entries of a tensor are tried, and at most half of it.
 constexpr std::uint64_t kTriedEntries = 65'536;
+
+// What an item that is tried is made of.
+struct Entries {
+  std::vector<std::uint32_t> positions;
+  Bytes values;
+};
 
 // What stands for a path that may be taken.
 Result<std::string> verdict(const Result<bool>& same, const std::string& otherwise) {
@@ -106,20 +113,24 @@ Result<bool> Trial::same_entries(std::uint32_t tensor, const LoadTrace& trace, b
   DCR_TRY(load_whole(tensor, trace, words));
   words.share = share;
   words.changed = true;
+  std::deque<Entries> entries;
   std::vector<DecodedItem> items;
   for (std::uint64_t first = 0; first < canonical.words; first += kItemElementsMax) {
     const std::uint64_t size = std::min(kItemElementsMax, canonical.words - first);
+    Entries& made = entries.emplace_back();
     DecodedItem item;
     item.header.tensor = tensor;
     item.header.width = static_cast<std::uint8_t>(width);
     item.header.box = ItemBox::range(first, size);
     for (std::uint64_t i = 0; i < size; ++i) {
       if (!words.changes(first + i)) continue;
-      item.positions.push_back(static_cast<std::uint32_t>(i));
+      made.positions.push_back(static_cast<std::uint32_t>(i));
       std::uint8_t word[8];
       store_little(word, words.word(first + i));
-      item.values.insert(item.values.end(), word, word + width);
+      made.values.insert(made.values.end(), word, word + width);
     }
+    item.positions = made.positions;
+    item.values = made.values;
     items.push_back(std::move(item));
   }
   std::vector<const DecodedItem*> pointers;

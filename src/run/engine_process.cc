@@ -48,7 +48,8 @@ class EngineProcess {
     DCR_TRY(prewarm());
     std::vector<ServingModel*> serving;
     for (const auto& rank : ranks_) serving.push_back(rank->serving.get());
-    reader_ = std::make_unique<EngineReader>(model_, std::move(serving));
+    reader_ =
+        std::make_unique<EngineReader>(model_, std::move(serving), context_.config().requests);
     DCR_ASSIGN(gate_mailbox_, Mailbox::open(context_, engine_.gate.name));
     gate_worker_ = make_executor(2);
     verifier_ = make_executor(2);
@@ -165,10 +166,11 @@ class EngineProcess {
       rank.loop->post(PayloadHandedOver{ready->stream, ready->owner, ready->number, *known.kept});
     }
     if (known.taken || known.kept) return {};
-    DCR_ASSIGN(const SealedMemory memory,
+    DCR_ASSIGN(SealedMemory mapped,
                SealedMemory::map(received.descriptor, bytes_max + kDecodedMemoryHeadBytesMax));
+    const auto memory = std::make_shared<const SealedMemory>(std::move(mapped));
     DCR_ASSIGN(std::shared_ptr<const DecodedPayload> payload,
-               parse_decoded(memory.bytes(), bytes_max));
+               parse_decoded(memory->bytes(), memory, bytes_max));
     if (payload->header.owner != ready->owner || payload->header.number != ready->number) {
       return {Code::kCorrupt, "a descriptor came with the message of another payload"};
     }

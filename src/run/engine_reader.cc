@@ -11,8 +11,10 @@ constexpr std::uint64_t kPauseMs = 5;  // between two requests, and while there 
 
 }  // namespace
 
-EngineReader::EngineReader(const RunModel& model, std::vector<ServingModel*> ranks)
-    : model_(model), ranks_(std::move(ranks)), thread_(make_executor(2)) {
+EngineReader::EngineReader(const RunModel& model, std::vector<ServingModel*> ranks, bool requests)
+    : model_(model), ranks_(std::move(ranks)) {
+  if (!requests) return;
+  thread_ = make_executor(2);
   thread_->submit([this] { read_on(); });
 }
 

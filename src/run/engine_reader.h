@@ -26,8 +26,9 @@ struct ReaderCounts {
 
 class EngineReader {
  public:
-  // `ranks` are the engine's, and must outlive this, as must `model`.
-  EngineReader(const RunModel& model, std::vector<ServingModel*> ranks);
+  // `ranks` are the engine's, and must outlive this, as must `model`. Without `requests` nothing is
+  // read but what compare() is asked for.
+  EngineReader(const RunModel& model, std::vector<ServingModel*> ranks, bool requests);
   ~EngineReader();
 
   // Requests run from now on, of the version with this label: the path of a checkpoint.
@@ -63,7 +64,7 @@ class EngineReader {
   std::string version_label_;
   Version version_;
   std::atomic<bool> stopping_{false};
-  std::unique_ptr<Executor> thread_;
+  std::unique_ptr<Executor> thread_;  // none without requests
 };
 
 }  // namespace dcr

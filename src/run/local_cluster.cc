@@ -92,6 +92,7 @@ class LocalCluster {
     config_.memory_bytes_max = options_.memory_bytes_max;
     config_.staging_bytes_max = options_.staging_bytes_max;
     config_.bucket_bytes = options_.bucket_bytes;
+    config_.requests = options_.requests;
     config_.waits = options_.waits;
     DCR_TRY(posix_file_system().make_directory(keys_path(config_), 0700));
     // Two coordinators, two operators, each owner twice, and of each node its agent and its

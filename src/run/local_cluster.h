@@ -33,6 +33,7 @@ struct LocalOptions {
   std::uint64_t memory_bytes_max = kGiB;
   std::uint64_t staging_bytes_max = kGiB;
   std::uint64_t bucket_bytes = 512 * kMiB;
+  bool requests = true;  // to engines, while gates are open
   Waits waits;
   const CancelToken* cancel = nullptr;  // required
   Clock* clock = nullptr;               // required

@@ -12,6 +12,9 @@ namespace {
 
 constexpr unsigned kFetchers = 2;
 constexpr std::uint64_t kHandOverMs = 1000;  // a receiver that takes longer is asked for again
+// Of the memory of a node, what payloads may take that were validated and are not decoded yet: one
+// that is larger is decompressed a second time.
+constexpr std::uint64_t kReadShare = 8;
 constexpr PayloadLimits kLimits = {kPayloadStoredBytesMax, kPayloadRawBytesMax};
 
 // What every receiver can take: what a tensor's class allows, receivers check by themselves.
@@ -28,13 +31,15 @@ std::vector<TensorSpec> specs_of(const Catalogue& catalogue) {
 PayloadEntry entry_of(ByteSpan stored) {
   PayloadEntry entry;
   entry.bytes = stored.size();
-  std::copy_n(stored.begin() + kPayloadDigestOffset, entry.digest.size(), entry.digest.begin());
+  entry.digest = stored_digest(stored);
   return entry;
 }
 
-Result<OwnedDescriptor> sealed_memory(ByteSpan bytes) {
-  DCR_ASSIGN(WritableMemory memory, WritableMemory::make(bytes.size()));
-  std::copy(bytes.begin(), bytes.end(), memory.bytes().begin());
+Result<OwnedDescriptor> decoded_memory(const Payload& payload, const Digest& digest) {
+  DCR_ASSIGN(WritableMemory memory, WritableMemory::make(decoded_memory_bytes(payload)));
+  DCR_TRY(write_decoded(payload, digest, [&memory](std::uint64_t at, ByteSpan part) {
+    return memory.write(at, part);
+  }));
   return std::move(memory).seal();
 }
 
@@ -81,8 +86,7 @@ PayloadFetched NodeWork::fetch(const FetchPayload& work) {
         std::optional<Bytes> stored,
         transport(work.stream).receive(work.stream.number, work.owner, work.number, bytes_max));
     if (!stored) return {};
-    DCR_ASSIGN(const Payload payload,
-               Payload::read(*stored, model_.catalogue.schema(), specs_, kLimits));
+    DCR_ASSIGN(Payload payload, Payload::read(*stored, model_.catalogue.schema(), specs_, kLimits));
     fetched.entry = entry_of(*stored);
     if (work.entry && fetched.entry != *work.entry) {
       return {Code::kMismatch, "the owner's end says that it has another size or digest"};
@@ -92,13 +96,43 @@ PayloadFetched NodeWork::fetch(const FetchPayload& work) {
     for (const ItemView& item : payload.items()) {
       fetched.decoded_bytes += decoded_bytes(item.header);
     }
-    const std::lock_guard<std::mutex> lock(mutex_);
-    held_[Key(work.stream, work.owner, work.number)] = {std::move(*stored), nullptr};
+    keep(Key(work.stream, work.owner, work.number), std::move(*stored), std::move(payload));
     return {};
   };
   fetched.status = carry_out().with_context("payload " + std::to_string(work.number) +
                                             " of owner " + std::to_string(work.owner));
   return fetched;
+}
+
+void NodeWork::forget_read(Held* held) {
+  if (held->read) read_bytes_ -= held->read->raw_bytes();
+  held->read.reset();
+}
+
+void NodeWork::keep(const Key& key, Bytes stored, Payload read) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Held& held = held_[key];
+  forget_read(&held);
+  held = {std::move(stored), std::nullopt, nullptr};
+  const std::uint64_t bytes = read.raw_bytes();
+  if (read_bytes_ + bytes > context_.config().memory_bytes_max / kReadShare) return;
+  read_bytes_ += bytes;
+  held.read = std::move(read);
+}
+
+Status NodeWork::take(const Key& key, Bytes* stored, std::optional<Payload>* read) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = held_.find(key);
+    if (found == held_.end()) return {Code::kNotFound, "it was let go"};
+    Held& held = found->second;
+    *stored = std::move(held.stored);
+    if (held.read) read_bytes_ -= held.read->raw_bytes();
+    *read = std::exchange(held.read, std::nullopt);
+  }
+  if (*read) return {};
+  DCR_ASSIGN(*read, Payload::read(*stored, model_.catalogue.schema(), specs_, kLimits));
+  return {};
 }
 
 PayloadDecoded NodeWork::decode(const DecodePayload& work) {
@@ -110,16 +144,10 @@ PayloadDecoded NodeWork::decode(const DecodePayload& work) {
   const SpanTimer timer(&context_.spans(), "decode", work.owner);
   const auto carry_out = [&]() -> Status {
     Bytes stored;
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      const auto found = held_.find(key);
-      if (found == held_.end()) return {Code::kNotFound, "it was let go"};
-      stored = std::move(found->second.stored);
-    }
-    DCR_ASSIGN(const std::shared_ptr<const DecodedPayload> payload,
-               decode_payload(stored, model_.catalogue.schema(), specs_, kLimits,
-                              context_.config().memory_bytes_max));
-    DCR_ASSIGN(OwnedDescriptor sealed, sealed_memory(encode_decoded(*payload)));
+    std::optional<Payload> read;
+    DCR_TRY(take(key, &stored, &read));
+    DCR_TRY(decoded_bytes(*read, context_.config().memory_bytes_max).status());
+    DCR_ASSIGN(OwnedDescriptor sealed, decoded_memory(*read, stored_digest(stored)));
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = held_.find(key);
     if (found != held_.end()) {
@@ -157,7 +185,12 @@ void NodeWork::drop(const DropPayloads& work) {
   for (auto at = held_.begin(); at != held_.end();) {
     const auto& [stream, owner, number] = at->first;
     const bool below = work.below == kOrderAll || number * owners + owner < work.below;
-    at = stream == work.stream && below ? held_.erase(at) : std::next(at);
+    if (stream == work.stream && below) {
+      forget_read(&at->second);
+      at = held_.erase(at);
+    } else {
+      ++at;
+    }
   }
 }
 

@@ -7,11 +7,13 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "channel/descriptors.h"
+#include "codec/payload.h"
 #include "protocol/node.h"
 #include "receiver/decoded.h"
 #include "run/process_context.h"
@@ -33,9 +35,10 @@ class NodeWork {
  private:
   using Key = std::tuple<StreamId, std::uint32_t, std::uint64_t>;  // owner, number
 
-  // A payload in this process, in one of its two forms.
+  // A payload in this process: as it came, then decoded.
   struct Held {
-    Bytes stored;                                    // as it came
+    Bytes stored;
+    std::optional<Payload> read;                     // of it, while there is room for that
     std::shared_ptr<const OwnedDescriptor> decoded;  // sealed memory (receiver/decoded_memory.h)
   };
 
@@ -45,6 +48,10 @@ class NodeWork {
   PayloadDecoded decode(const DecodePayload& work);
   void hand_over(const HandOver& work);
   void drop(const DropPayloads& work);
+  void keep(const Key& key, Bytes stored, Payload read);
+  // What keep() took, `read` made again if it was not kept. Error kNotFound: it was let go.
+  Status take(const Key& key, Bytes* stored, std::optional<Payload>* read);
+  void forget_read(Held* held);
 
   ProcessContext& context_;
   const RunModel& model_;
@@ -52,7 +59,8 @@ class NodeWork {
   ObjectNodeTransport payloads_;
   ObjectNodeTransport restores_;
   std::mutex mutex_;
-  std::map<Key, Held> held_;  // guarded by mutex_
+  std::map<Key, Held> held_;      // guarded by mutex_
+  std::uint64_t read_bytes_ = 0;  // of Held::read; guarded by mutex_
   std::unique_ptr<Executor> fetchers_;
   std::unique_ptr<Executor> decoder_;  // one thread: decodes, hands over and drops in their order
 };

@@ -60,6 +60,15 @@ class Table {
     return {};
   }
 
+  Status flag(const char* key, bool* to) {
+    const toml::node* const node = find(key);
+    if (node == nullptr) return {};
+    const auto value = node->value_exact<bool>();
+    if (!value) return wrong(*node, std::string(key) + " is neither true nor false");
+    *to = *value;
+    return {};
+  }
+
   // The tables of an array, or none.
   Status tables(const char* key, std::vector<const toml::table*>* to) {
     const toml::node* const node = find(key);
@@ -237,6 +246,7 @@ Result<RunConfig> parse_run_config(std::string_view text, const std::string& dir
   DCR_TRY(root.number("staging_bytes_max", &config.staging_bytes_max, 0));
   DCR_TRY(root.number("bucket_bytes", &config.bucket_bytes, 1));
   DCR_TRY(root.number("threads", &threads, 1));
+  DCR_TRY(root.flag("requests", &config.requests));
   DCR_TRY(read_waits(root, &config.waits));
   DCR_TRY(read_peers(root, "coordinator", &config.coordinators));
   DCR_TRY(read_peers(root, kOwnerTable, &config.owner_peers));
@@ -275,7 +285,8 @@ std::string format_run_config(const RunConfig& config) {
                      {"memory_bytes_max", number(config.memory_bytes_max)},
                      {"staging_bytes_max", number(config.staging_bytes_max)},
                      {"bucket_bytes", number(config.bucket_bytes)},
-                     {"threads", number(config.threads)}};
+                     {"threads", number(config.threads)},
+                     {"requests", config.requests}};
   const Waits& waits = config.waits;
   out << "\n\n[waits]\n"
       << toml::table{{"repeat_ms", number(waits.repeat_ms)},

@@ -41,6 +41,8 @@ struct RunConfig {
   std::uint64_t staging_bytes_max = kGiB;
   std::uint64_t bucket_bytes = 512 * kMiB;
   unsigned threads = 1;  // of each owner and receiver
+  // Engines read all their weights again and again while gates are open, as requests would.
+  bool requests = true;
   Waits waits;
 
   std::vector<PeerConfig> coordinators;

@@ -14,6 +14,7 @@ RunConfig sample() {
   config.owners = "fsdp:2";
   config.receivers = "/layouts/receivers.json";
   config.threads = 3;
+  config.requests = false;
   config.waits.leader_ms = 123;
   auto peer = [port = 1000](const std::string& name) mutable {
     return PeerConfig{name, "tcp://127.0.0.1:" + std::to_string(port++), "key of " + name};
@@ -41,6 +42,7 @@ TEST(RunConfig, WhatIsWrittenIsRead) {
   EXPECT_EQ(format_run_config(*parsed), text);
   EXPECT_EQ(parsed->waits.leader_ms, 123U);
   EXPECT_EQ(parsed->threads, 3U);
+  EXPECT_FALSE(parsed->requests);
   EXPECT_EQ(parsed->owner_peers[0].collective, "");
   EXPECT_EQ(parsed->owner_peers[1].collective, "tcp://127.0.0.1:2000");
   ASSERT_EQ(parsed->engines.size(), 1U);
@@ -75,13 +77,15 @@ TEST(RunConfig, SaysWhatIsWrong) {
   const std::string head =
       "directory = 'run'\nbase = 'base'\nowners = 'fsdp:1'\nreceivers = 'fused-tp:1'\n";
   const std::string owner = "[[owner]]\nname = 'o'\naddress = 'a'\npublic_key = 'k'\n";
-  EXPECT_TRUE(parse_run_config(head + owner, "/").ok());
+  ASSERT_TRUE(parse_run_config(head + owner, "/").ok());
+  EXPECT_TRUE(parse_run_config(head + owner, "/")->requests);
   expect_refused("directory = 'run'\n", "line 1: the file has no base");
   expect_refused(head, "the run has no owner");
   expect_refused(head + owner + owner, "two endpoints are named o");
   expect_refused(head + "threads = 0\n" + owner, "line 5: threads is no whole number from 1");
   expect_refused(head + "threads = 5000\n" + owner, "threads is above 1024");
   expect_refused(head + "threads = 'two'\n" + owner, "line 5: threads is no whole number from 1");
+  expect_refused(head + "requests = 1\n" + owner, "line 5: requests is neither true nor false");
   expect_refused(head + "owner = 5\n", "line 5: owner is no list of tables");
   expect_refused(head + "[waits]\nlook_m = 5\n" + owner,
                  "line 6: unknown key look_m in waits; did you mean look_ms?");
