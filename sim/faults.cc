@@ -15,40 +15,42 @@ std::uint32_t frequency(Prng& prng) {
   return kFrequencies[prng.below(std::size(kFrequencies))];
 }
 
-// Shorter than people would set them, in proportion to work and latencies: how often machines look
-// while nothing happens is most of what a simulated second costs.
+// Shorter than people would set them, in proportion to work and latencies, and with fewer looks and
+// repetitions within the waits that they break: what machines do while nothing happens is most of
+// what a simulated second costs.
 Waits draw_waits(Prng& prng) {
   Waits waits;
   const auto around = [&prng](Milliseconds milliseconds) {
     return milliseconds / 2 + prng.below(milliseconds);
   };
   // Where leaders are suspected soon, they are often suspected wrongly.
-  const bool hasty = one_in(prng, 4);
-  waits.repeat_ms = around(100);
-  waits.look_ms = around(hasty ? 100 : 500);
-  waits.beat_ms = around(hasty ? 50 : 200);
+  const bool hasty = one_in(prng, 3);
+  waits.repeat_ms = around(200);
+  waits.look_ms = around(hasty ? 200 : 1500);
+  waits.beat_ms = around(hasty ? 100 : 600);
   // Followers must look several times within it.
   waits.leader_ms = 2 * waits.look_ms + around(hasty ? 50 : 300);
-  waits.prepare_ms = around(2000);
-  waits.send_ms = around(3000);
-  waits.drain_ms = around(2000);
-  waits.apply_ms = around(3000);
-  waits.stop_ms = around(1000);
-  waits.baseline_ms = around(one_in(prng, 6) ? 20 : 3000);
-  waits.cleanup_ms = around(1000);
-  waits.join_hold_ms = around(500);
+  waits.prepare_ms = around(1500);
+  waits.send_ms = around(2000);
+  waits.drain_ms = around(1500);
+  waits.apply_ms = around(2000);
+  waits.stop_ms = around(700);
+  waits.baseline_ms = around(one_in(prng, 6) ? 20 : 2000);
+  waits.cleanup_ms = around(700);
+  waits.join_hold_ms = around(400);
   waits.membership_ms = 3 * waits.look_ms + around(hasty ? 300 : 1000);
-  waits.restore_ms = around(3000);
-  waits.restore_again_ms = around(300);
+  waits.restore_ms = around(2000);
+  waits.restore_again_ms = around(200);
   waits.attempts_max = one_in(prng, 5) ? 1 + prng.below(3) : 5;
   return waits;
 }
 
 void draw_world(Prng& prng, Swarm* swarm) {
-  swarm->nodes = one_in(prng, 32) ? 1 : 2 + static_cast<std::uint32_t>(prng.below(2));
+  swarm->nodes = one_in(prng, 32) ? 1 : one_in(prng, 3) ? 3 : 2;
   swarm->coordinators = one_in(prng, 4) ? 1 : 2;
-  swarm->transitions = 1 + static_cast<std::uint32_t>(prng.below(4));
-  if (!one_in(prng, 32)) {
+  // Mostly several, as every world has to begin first.
+  swarm->transitions = 4 - static_cast<std::uint32_t>(std::min(prng.below(4), prng.below(4)));
+  if (!one_in(prng, 64)) {
     swarm->far_transition = static_cast<std::uint32_t>(prng.below(swarm->transitions));
   }
   swarm->unloaded_engines = one_in(prng, 8);

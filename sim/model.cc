@@ -1,11 +1,13 @@
 #include "sim/model.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "base/assert.h"
 #include "layout/owner_plan.h"
 #include "layout/shard.h"
+#include "receiver/needs.h"
 #include "receiver/ownership.h"
 #include "tests/random_words.h"
 
@@ -15,6 +17,20 @@ namespace {
 // What keeps a transition within its time.
 constexpr std::uint64_t kTensorsMax = 6;
 constexpr std::uint64_t kModelBytesMax = 1000;
+// Payloads that a step to weights of another kind sends: most models have about as many as there
+// have to be, as each is sent, fetched, decoded, handed over and applied by itself; some have more.
+constexpr std::uint64_t kPayloadsMin = 5;
+constexpr std::uint64_t kPayloadsMax = 8;
+constexpr std::uint64_t kManyPayloadsMax = 24;
+
+class CountingSink final : public PayloadSink {
+ public:
+  Status send(std::uint64_t /*number*/, std::span<const std::uint8_t> /*bytes*/) override {
+    ++payloads;
+    return {};
+  }
+  std::uint64_t payloads = 0;
+};
 
 class SetReader final : public CanonicalReader {
  public:
@@ -122,11 +138,16 @@ std::unique_ptr<SimModel> SimModel::make(std::uint64_t number) {
     if (tensors < 4 || tensors > kTensorsMax || bytes < 100 || bytes > kModelBytesMax) continue;
     std::unique_ptr<SimModel> model(std::make_unique<SimModel>(std::move(random), prng));
     // Most have several owners and receivers.
-    const bool small = number % 32 == 31;
-    if (model->build().ok() && (model->owners() == 1) == small && model->owners() <= 3 &&
-        model->receivers() <= 4 && model->items() >= (small ? 1 : 9)) {
-      return model;
+    const bool small = number % 48 == 47;
+    const bool many = number % 8 == 5;
+    const std::uint64_t least = small ? 1 : many ? kPayloadsMax : kPayloadsMin;
+    const std::uint64_t most = many ? kManyPayloadsMax : kPayloadsMax;
+    if (!model->build().ok() || (model->owners() == 1) != small || model->owners() > 3 ||
+        model->receivers() > 4) {
+      continue;
     }
+    const std::uint64_t payloads = model->payloads();
+    if (payloads >= least && payloads <= most) return model;
   }
 }
 
@@ -269,6 +290,27 @@ std::size_t SimModel::items() const {
   std::size_t count = 0;
   for (const auto& owner : owners_) count += owner->owner_->item_boxes().size();
   return count;
+}
+
+std::uint64_t SimModel::payloads() {
+  std::vector<Need> wanted = needs_[0];
+  for (const std::vector<Need>& of_rank : needs_) add_needs(of_rank, &wanted);
+  CountingSink sink;
+  std::array<PayloadSink*, 1> sinks = {&sink};
+  for (std::uint32_t rank = 0; rank < owners(); ++rank) {
+    SimOwner& owner = *owners_[rank];
+    owner.load(shards(0, rank));
+    DCR_ASSERT(owner.group().initialize(0).ok());
+    owner.load(shards(kUnrelated, rank));
+    Attempt attempt;
+    attempt.attempt = 1;
+    attempt.target_version = 1;
+    attempt.needs = wanted;
+    DCR_ASSERT(owner.group().prepare(attempt, sinks).ok());
+    owner.group().drop_attempt();
+    owner.forget();
+  }
+  return sink.payloads;
 }
 
 const std::vector<Bytes>& SimModel::shards(std::uint32_t weights, std::uint32_t owner) {

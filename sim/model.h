@@ -130,6 +130,8 @@ class SimModel {
   std::uint32_t ranks() const { return ranks_; }  // of one engine
   std::uint32_t receivers() const { return engines_ * ranks_; }
   std::size_t items() const;  // of a dense attempt, of all owners
+  // Of all owners, of a step from the base to weights that have nothing to do with it.
+  std::uint64_t payloads();
   // Of every tensor, for nodes: what a class allows, receivers look at themselves.
   std::span<const TensorSpec> specs() const { return specs_; }
   const Digest& fingerprint(std::uint32_t rank) { return fingerprints_[rank]; }

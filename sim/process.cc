@@ -5,7 +5,10 @@
 
 namespace dcr {
 
-bool SimProcess::paused() const { return paused_until_ > world_.schedule().now(); }
+Microseconds SimProcess::pause_left() const {
+  const Microseconds now = world_.schedule().now();
+  return paused_until_ > now ? paused_until_ - now : 0;
+}
 bool SimProcess::isolated() const { return isolated_until_ > world_.schedule().now(); }
 
 Microseconds SimProcess::until(Microseconds duration) const {
@@ -53,8 +56,7 @@ void SimProcess::happen(std::uint64_t life, Happening what) {
   if (!alive_ || life != life_) return;
   if (paused()) {
     // In the order in which it came, as times are equal.
-    const Microseconds rest = paused_until_ - world_.schedule().now();
-    world_.schedule().after(rest, std::move(what), this, life);
+    world_.schedule().after(pause_left(), std::move(what), this, life);
     return;
   }
   world_.schedule().mix(incarnation());

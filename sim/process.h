@@ -1,6 +1,7 @@
 // A process of a simulated world: one machine of the protocol, in one life after another. A life
 // ends when the process is killed, when its machine ends, or with the world; whatever it had sent
-// by then lives on. A paused process does nothing, and catches up when it goes on.
+// by then lives on. A paused process does nothing, not even the rest of a step's effects, and
+// catches up when it goes on.
 #pragma once
 
 #include <algorithm>
@@ -37,7 +38,7 @@ class SimProcess {
   const std::string& name() const { return name_; }
   bool alive() const { return alive_; }
   std::uint64_t life() const { return life_; }
-  bool paused() const;
+  bool paused() const { return pause_left() > 0; }
   // Reaches neither other processes nor, if `control`, the control plane.
   bool isolated() const;
 
@@ -74,6 +75,7 @@ class SimProcess {
 
   Milliseconds clock() const;
   Microseconds until(Microseconds duration) const;
+  Microseconds pause_left() const;
   // Between effects: false if the process dies here.
   bool goes_on(const char* effect, bool after);
   // Of every machine.
@@ -125,32 +127,20 @@ class MachineProcess : public SimProcess {
     timer_.reset();
     step(Started{});
   }
-  void drop_machine() { machine_.reset(); }
+  void drop_machine() {
+    machine_.reset();
+    effects_.clear();
+    next_ = 0;
+  }
 
   void step(const Event& event) {
-    if (!machine_) return;
+    // What a pause has held up comes first.
+    if (!machine_ || (next_ < effects_.size() && !carry_out_effects())) return;
     // Whatever an effect does, no machine is stepped in it.
     effects_.clear();
+    next_ = 0;
     machine_->step(event, clock(), &effects_);
-    std::optional<Status> ended;
-    for (Effect& effect : effects_) {
-      const char* const name = effect_name(effect);
-      if (!goes_on(name, false)) return;
-      if (auto* const message = std::get_if<SendMessage>(&effect)) {
-        send(std::move(*message));
-      } else if (auto* const asked = std::get_if<CallControl>(&effect)) {
-        call(std::move(*asked));
-      } else if (const auto* const noted = std::get_if<Note>(&effect)) {
-        note(*noted);
-      } else if (const auto* const over = std::get_if<Ended>(&effect)) {
-        ended = over->status;
-      } else {
-        carry_out(effect);
-      }
-      if (!goes_on(name, true)) return;
-    }
-    if (ended) return end(*ended);
-    set_timer();
+    carry_out_effects();
   }
 
   // The machine gets an event later, unless other work has had its turn by then.
@@ -167,6 +157,37 @@ class MachineProcess : public SimProcess {
   std::optional<Machine> machine_;
 
  private:
+  // False: the process is dead, ended or paused.
+  bool carry_out_effects() {
+    while (next_ < effects_.size()) {
+      Effect& effect = effects_[next_];
+      const char* const name = effect_name(effect);
+      if (!goes_on(name, false)) return false;
+      if (paused()) {
+        later(pause_left(), [this] { carry_out_effects(); });
+        return false;
+      }
+      ++next_;
+      if (auto* const message = std::get_if<SendMessage>(&effect)) {
+        send(std::move(*message));
+      } else if (auto* const asked = std::get_if<CallControl>(&effect)) {
+        call(std::move(*asked));
+      } else if (const auto* const noted = std::get_if<Note>(&effect)) {
+        note(*noted);
+      } else if (const auto* const over = std::get_if<Ended>(&effect)) {
+        // Nothing follows.
+        const Status status = over->status;
+        if (goes_on(name, true)) end(status);
+        return false;
+      } else {
+        carry_out(effect);
+      }
+      if (!goes_on(name, true)) return false;
+    }
+    if (machine_) set_timer();
+    return machine_.has_value();
+  }
+
   void set_timer() {
     const Milliseconds wake = machine_->wake_at();
     if (wake == kNever || (timer_ && *timer_ <= wake)) return;
@@ -186,7 +207,8 @@ class MachineProcess : public SimProcess {
     });
   }
 
-  std::vector<Effect> effects_;        // of the running step
+  std::vector<Effect> effects_;        // of the last step
+  std::size_t next_ = 0;               // of them
   std::optional<Milliseconds> timer_;  // what is scheduled, on the process's clock
 };
 

@@ -134,9 +134,11 @@ void World::diverged(const std::string& violation) {
 
 void World::operator_needed(SimProcess& coordinator, const std::string& text) {
   trace([&] { return "operator needed: " + coordinator.name() + ": " + text; });
-  // What it says next is about a refit that others may have gone on with by then.
-  if (!faults_on_ || !swarm_.pauses || prng_.below(2) == 0) return;
-  coordinator.pause_after(0, prng_.below(prng_.below(2) == 0 ? 600'000 : 4'000'000));
+  // What it says next is about a refit that another one, which has taken over, goes on with by
+  // then, or is about to.
+  if (!faults_on_ || prng_.below(2) == 0) return;
+  const Milliseconds leader = swarm_.waits.leader_ms;
+  coordinator.pause_after(0, 1000 * (leader + prng_.below(leader + leader / 2)));
 }
 
 void World::refit_ended(bool committed) { refit_committed_ = committed; }
@@ -263,7 +265,8 @@ void World::pause_suddenly() {
             ? coordinators_[static_cast<std::size_t>(prng_.below(coordinators_.size()))]
             : processes_[static_cast<std::size_t>(prng_.below(processes_.size()))].get());
   if (!process.alive()) return;
-  process.pause_after(prng_.below(40), prng_.below(prng_.below(2) == 0 ? 100'000 : 4'000'000));
+  process.pause_after(prng_.below(40),
+                      prng_.below(prng_.below(2) == 0 ? 100'000 : 2000 * swarm_.waits.leader_ms));
 }
 
 void World::cut_off_suddenly() {
@@ -275,7 +278,7 @@ void World::cut_off_suddenly() {
     return;
   }
   // An engine and all that is in it.
-  const Microseconds lasts = prng_.below(6'000'000);
+  const Microseconds lasts = prng_.below(1500 * swarm_.waits.membership_ms);
   const auto engine = static_cast<std::uint32_t>(prng_.below(model_.engines()));
   gates_[engine]->isolate(lasts);
   for (std::uint32_t rank = 0; rank < model_.ranks(); ++rank) {
