@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <utility>
 
 #include "base/assert.h"
 
@@ -18,6 +19,13 @@ double seconds_of(ClockKind clock, const std::function<void()>& work) {
   DCR_ASSERT(clock_gettime(id, &end) == 0);
   return static_cast<double>(end.tv_sec - start.tv_sec) +
          1e-9 * static_cast<double>(end.tv_nsec - start.tv_nsec);
+}
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const std::size_t middle = values.size() / 2;
+  return values.size() % 2 != 0 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
 void keep(std::uint64_t value) {
@@ -39,9 +47,7 @@ double Measurement::median(
     const std::function<double(const std::vector<double>&)>& of_round) const {
   std::vector<double> values;
   for (const std::vector<double>& round : rounds_) values.push_back(of_round(round));
-  std::sort(values.begin(), values.end());
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 != 0 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+  return dcr::median(std::move(values));
 }
 
 double Measurement::seconds(std::size_t work) const {

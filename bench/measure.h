@@ -32,6 +32,9 @@ class Measurement {
 // Seconds of one call.
 double seconds_of(ClockKind clock, const std::function<void()>& work);
 
+// Zero of none.
+double median(std::vector<double> values);
+
 // Keeps the compiler from dropping the computation of `value`.
 void keep(std::uint64_t value);
 

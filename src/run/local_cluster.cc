@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "channel/keys.h"
+#include "run/owner_process.h"
 #include "runtime/file.h"
 #include "runtime/free_ports.h"
 #include "source/attempt.h"
@@ -319,12 +320,19 @@ class LocalCluster {
                                  " reads differ from a dense load of " + path};
   }
 
+  std::int64_t processor_nanoseconds() const {
+    std::uint64_t all = 0;
+    for (const Process& process : processes_) all += process.child->processor_nanoseconds();
+    return static_cast<std::int64_t>(all);
+  }
+
   Result<RefitReport> call_refit(const std::string& path) {
     return operator_->refit(path, path, options_.asynchronous, [this] { idle(); });
   }
 
   Status refit(const std::string& path) {
     const std::uint64_t begin = options_.clock->nanoseconds();
+    const std::int64_t processor = processor_nanoseconds();
     Result<RefitReport> report = call_refit(path);
     // This process is the operator, and knows why: points are not reached for ever.
     for (std::size_t tries = 0; tries < options_.points.size(); ++tries) {
@@ -335,7 +343,8 @@ class LocalCluster {
     DCR_TRY(failure_);
     DCR_TRY(report.status());
     const std::uint64_t end = options_.clock->nanoseconds();
-    refits_.push_back({report->committed.id.version, begin, end});
+    refits_.push_back(
+        {report->committed.id.version, begin, end, processor_nanoseconds() - processor});
     result_.seconds += 1e-9 * static_cast<double>(end - begin);
     ++result_.refits;
     if (const std::optional<EarlyClose>& early = report->gate_closed_early) {
@@ -377,6 +386,7 @@ class LocalCluster {
   };
   struct CalledRefit {
     std::uint64_t version = 0, begin = 0, end = 0;
+    std::int64_t processor = 0;  // of all processes meanwhile
   };
   Status read_spans();
   Status read_span_file(const Process& process, std::uint64_t life, std::vector<RawSpan>* spans);
@@ -428,8 +438,10 @@ Status LocalCluster::read_span_file(const Process& process, std::uint64_t life,
 void LocalCluster::report_windows(const std::vector<RawSpan>& spans) {
   for (const CalledRefit& refit : refits_) {
     std::optional<std::uint64_t> first, last;
+    double processor = 1e-9 * static_cast<double>(refit.processor);
     for (const RawSpan& span : spans) {
       if (span.begin < refit.begin || span.begin > refit.end) continue;
+      if (span.stage == kLoadSpan) processor -= 1e-9 * static_cast<double>(span.busy);
       if (span.stage == "project") first = std::min(first.value_or(span.begin), span.begin);
       if (span.stage == "baseline") last = std::max(last.value_or(span.end), span.end);
     }
@@ -437,7 +449,7 @@ void LocalCluster::report_windows(const std::vector<RawSpan>& spans) {
     const std::uint64_t begin = first.value_or(refit.begin);
     if (!origin_) origin_ = begin;
     result_.windows.push_back({refit.version, seconds_since_origin(begin),
-                               seconds_since_origin(last.value_or(refit.end))});
+                               seconds_since_origin(last.value_or(refit.end)), processor});
   }
 }
 

@@ -55,6 +55,9 @@ struct LocalSpan {
 struct LocalWindow {
   std::uint64_t version = 0;  // that it committed
   double begin = 0, end = 0;
+  // Processor time of all processes, from the call to its return, without owners' reading of the
+  // checkpoint. Means nothing where a process was killed.
+  double processor = 0;
 };
 
 // Gates that were closed before everything was staged.

@@ -92,7 +92,11 @@ class OwnerProcess {
       finish({{}, records->commit, 0, {name_}, {}});
       return;
     }
-    const Status loaded = work_.load(command.path);
+    const auto load = [&] {
+      const SpanTimer timer(&context_.spans(), kLoadSpan, rank_);
+      return work_.load(command.path);
+    };
+    const Status loaded = load();
     if (!loaded.ok()) {
       finish({loaded, {}, 0, {}, {}});
       return;

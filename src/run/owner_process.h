@@ -8,6 +8,9 @@
 
 namespace dcr {
 
+// The stage in which an owner reads its shard of a checkpoint, for a trainer that trains.
+inline constexpr const char* kLoadSpan = "load";
+
 // Loads the rank's shards of the base, makes the first baseline of them, and serves until it is
 // asked to end (kCancelled) or an operator is needed. An operator's Command makes it load another
 // checkpoint's shards and refit them.

@@ -86,6 +86,15 @@ ChildProcess::~ChildProcess() {
   waitpid(static_cast<pid_t>(pid_), nullptr, 0);
 }
 
+std::uint64_t ChildProcess::processor_nanoseconds() const {
+  clockid_t clock{};
+  timespec time{};
+  if (clock_getcpuclockid(static_cast<pid_t>(pid_), &clock) != 0) return 0;
+  if (clock_gettime(clock, &time) != 0) return 0;
+  return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 +
+         static_cast<std::uint64_t>(time.tv_nsec);
+}
+
 ChildProcess::State ChildProcess::poll() {
   while (state_ == State::kRuns || state_ == State::kStopped) {
     int status = 0;

@@ -50,6 +50,9 @@ class ChildProcess {
 
   std::int64_t pid() const { return pid_; }
 
+  // Processor time of all its threads, in nanoseconds; 0 when it is gone.
+  std::uint64_t processor_nanoseconds() const;
+
  private:
   const std::int64_t pid_;
   State state_ = State::kRuns;

@@ -56,6 +56,7 @@ TEST(ChildProcess, IsPausedResumedAndKilled) {
   wait_for(**child, State::kStopped);
   (*child)->resume();
   wait_for(**child, State::kRuns);
+  EXPECT_GT((*child)->processor_nanoseconds(), 0U);
   (*child)->terminate();
   wait_for(**child, State::kKilled);
   EXPECT_EQ((*child)->code(), SIGTERM);
