@@ -6,6 +6,7 @@
 #include "codec/container.h"
 #include "codec/payload.h"
 #include "receiver/decoded_memory.h"
+#include "runtime/long_turns.h"
 
 namespace dcr {
 namespace {
@@ -52,7 +53,9 @@ NodeWork::NodeWork(ProcessContext& context, const RunModel& model)
       payloads_(context.objects(), {context.run(), model.owners(), {}}),
       restores_(context.objects(), {restore_run(context.run()), model.owners(), {}}),
       fetchers_(make_executor(1 + kFetchers)),
-      decoder_(make_executor(2)) {}
+      decoder_(make_executor(2)) {
+  decoder_->submit(take_long_turns);
+}
 
 NodeWork::~NodeWork() {
   fetchers_.reset();

@@ -9,6 +9,7 @@
 #include "layout/checkpoint_reader.h"
 #include "layout/converters.h"
 #include "layout/shard.h"
+#include "runtime/long_turns.h"
 
 namespace dcr {
 namespace {
@@ -100,6 +101,7 @@ Status OwnerWork::initialize() {
   if (collective_ != nullptr) collective_->connect(owner_->residual());
   DCR_TRY(collective_ == nullptr ? group_->initialize(kBaseVersion) : initialize_together());
   worker_ = make_executor(2);
+  worker_->submit(take_long_turns);
   return {};
 }
 

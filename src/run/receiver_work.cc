@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "receiver/base_check.h"
+#include "runtime/long_turns.h"
 
 namespace dcr {
 namespace {
@@ -47,6 +48,7 @@ Status ReceiverWork::initialize() {
   DCR_ASSIGN(receiver_, Receiver::create(model_.catalogue, *serving_.loader, *serving_.memory,
                                          *executor_, std::move(options)));
   worker_ = make_executor(2);
+  worker_->submit(take_long_turns);
   return {};
 }
 
