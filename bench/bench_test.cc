@@ -225,5 +225,15 @@ TEST(MeasurementTest, CountsMediansOfRounds) {
   EXPECT_EQ(measured.median([&](const std::vector<double>&) { return next++; }), 1.5);
 }
 
+TEST(ProcessorUse, SharesLieBetweenNothingAndAll) {
+  const ProcessorUse begin = ProcessorUse::now();
+  EXPECT_GE(begin.all, begin.busy);
+  EXPECT_GT(begin.busy, 0);
+  EXPECT_GT(begin.own, 0);
+  const double others = ProcessorUse::share_of_others(begin);
+  EXPECT_GE(others, 0);
+  EXPECT_LE(others, 1);
+}
+
 }  // namespace
 }  // namespace dcr

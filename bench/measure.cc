@@ -1,9 +1,13 @@
 #include "bench/measure.h"
 
+#include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <fstream>
+#include <string>
 #include <utility>
 
 #include "base/assert.h"
@@ -26,6 +30,36 @@ double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const std::size_t middle = values.size() / 2;
   return values.size() % 2 != 0 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+ProcessorUse ProcessorUse::now() {
+  ProcessorUse use;
+  std::ifstream file("/proc/stat");
+  std::string word;
+  file >> word;
+  constexpr int kColumns = 8, kIdle = 3, kWaitingForDisks = 4;
+  const auto ticks = static_cast<double>(::sysconf(_SC_CLK_TCK));
+  for (int column = 0; column < kColumns; ++column) {
+    double value = 0;
+    file >> value;
+    use.all += value / ticks;
+    if (column != kIdle && column != kWaitingForDisks) use.busy += value / ticks;
+  }
+  for (const auto who : {RUSAGE_SELF, RUSAGE_CHILDREN}) {
+    rusage taken{};
+    DCR_ASSERT(::getrusage(who, &taken) == 0);
+    for (const timeval& time : {taken.ru_utime, taken.ru_stime}) {
+      use.own += static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+    }
+  }
+  return use;
+}
+
+double ProcessorUse::share_of_others(const ProcessorUse& begin) {
+  const ProcessorUse end = now();
+  const double all = end.all - begin.all;
+  if (all <= 0) return 0;
+  return std::max(0.0, (end.busy - begin.busy - (end.own - begin.own)) / all);
 }
 
 void keep(std::uint64_t value) {

@@ -35,6 +35,17 @@ double seconds_of(ClockKind clock, const std::function<void()>& work);
 // Zero of none.
 double median(std::vector<double> values);
 
+// Processor time since the machine started, in seconds.
+struct ProcessorUse {
+  double all = 0;   // of all processors, what they rested included
+  double busy = 0;  // of these
+  double own = 0;   // by this process and those that it has waited for
+
+  static ProcessorUse now();
+  // What other programs took of the processors from `begin` to now, from 0 to 1.
+  static double share_of_others(const ProcessorUse& begin);
+};
+
 // Keeps the compiler from dropping the computation of `value`.
 void keep(std::uint64_t value);
 

@@ -187,8 +187,10 @@ Result<Report> run_protocol(const ProtocolOptions& options) {
   for (std::uint64_t i = 0; i < options.changes; ++i) {
     versions.push_back(i % 2 == 0 ? large.after : large.before);
   }
+  const ProcessorUse begin = ProcessorUse::now();
   DCR_ASSIGN(const LocalResult changed,
              run_cluster(options, at("changed"), large.before, std::move(versions)));
+  const double others = ProcessorUse::share_of_others(begin);
   DCR_TRY(check_exact(changed));
   const RefitShape shape{options.owners, options.receivers_per_node};
   DCR_ASSIGN(const RefitWork work, measure_refit_work(large, shape, kWorkRounds, at("work")));
@@ -205,6 +207,10 @@ Result<Report> run_protocol(const ProtocolOptions& options) {
       "change on {} of weights, {} of {:g} % on {}; no requests are served meanwhile",
       options.owners, options.nodes, options.receivers_per_node, processor_count(), options.refits,
       options.small_size, options.changes, 100 * options.rate, options.size));
+  report.add_note(fmt::format(
+      "other programs took {:.0f} % of the processors while the cluster with a change ran: by that "
+      "much a refit waited for them",
+      100 * others));
   return report;
 }
 
