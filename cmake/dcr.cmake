@@ -48,18 +48,18 @@ if(DCR_DEVELOPER_MODE)
   target_compile_options(dcr_test_headers PRIVATE ${DCR_TEST_OPTIMIZATION})
 endif()
 
-# dcr_test(<name> SOURCES … DEPS … [LABELS …] [TIMEOUT seconds] [SERIAL] [OPTIMIZED]): GoogleTest
+# dcr_test(<name> SOURCES … DEPS … [LABELS …] [TIMEOUT seconds] [LONG] [OPTIMIZED]): GoogleTest
 # suites, run as one ctest test named <name>. The tests of a folder of src/ are one program,
 # <folder>_tests, since most of a test's cost is to compile GoogleTest and link; elsewhere, and where
-# OPTIMIZED (its own loops are most of its time), the program <name>. LABELS threads: also run under
-# ThreadSanitizer; LABELS sim: part of preset sim; the tests of base, simd and codec get the label
-# arm64, being what differs by machine. The macro DCR_CAMPAIGN tells it by how much to thin out its
-# random campaigns, DCR_SOURCE_DIR where the repository is.
+# OPTIMIZED (its own loops are most of its time), the program <name>. LONG: starts before the
+# others. LABELS threads: also run under ThreadSanitizer; LABELS sim: part of preset sim; the tests
+# of base, simd and codec get the label arm64, being what differs by machine. The macro DCR_CAMPAIGN
+# tells it by how much to thin out its random campaigns, DCR_SOURCE_DIR where the repository is.
 function(dcr_test name)
   if(NOT DCR_DEVELOPER_MODE)
     return()
   endif()
-  cmake_parse_arguments(ARG "SERIAL;OPTIMIZED" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "LONG;OPTIMIZED" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   if(DCR_SANITIZE STREQUAL "thread" AND NOT threads IN_LIST ARG_LABELS)
     return()
   endif()
@@ -92,8 +92,8 @@ function(dcr_test name)
     set(ARG_TIMEOUT 600)
   endif()
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
-  if(ARG_SERIAL)
-    set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
+  if(ARG_LONG)
+    set_tests_properties(${name} PROPERTIES COST 100)
   endif()
 endfunction()
 

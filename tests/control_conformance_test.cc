@@ -1,4 +1,5 @@
 #include "tests/control_conformance.h"
+
 #include "tests/control_membership_conformance.h"
 
 namespace dcr {

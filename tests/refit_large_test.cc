@@ -1,5 +1,5 @@
-// A refit of a tensor above 2^32 bytes, and one of very many tensors. Release builds only, and
-// alone: it needs nine gigabytes of disk for its arenas.
+// A refit of a tensor above 2^32 bytes, and one of very many tensors. Release builds only: it
+// needs nine gigabytes of disk for its arenas.
 //
 // Weights and parameters lie in mapped arenas and a sparse file, so that what is measured as
 // allocated is what owners and receivers take beside them.

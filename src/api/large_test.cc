@@ -1,6 +1,6 @@
 // Checkpoints above the 2^31 and 2^32 borders, and the memory bound: on sparse files, so that they
-// take no space. Release builds only, and alone: it reads tens of gigabytes, and measures the peak
-// of its own process.
+// take no space. Release builds only: it reads tens of gigabytes, and measures the peak of its own
+// process.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
