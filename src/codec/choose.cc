@@ -54,11 +54,14 @@ std::uint32_t log2_of(std::uint64_t n) {
   return kTable[n >> shift] + static_cast<std::uint32_t>(shift * kBit);
 }
 
-// Counts of byte symbols, and what a Huffman code for them is taken to cost.
+// Counts of byte symbols, and what a Huffman code for them is taken to cost. Knows which there are:
+// most items are small.
 class Histogram {
  public:
+  // REQUIRES: times > 0.
   void add(std::uint8_t symbol, std::uint32_t times = 1) {
-    counts_[symbol] += times;
+    if (counts_[symbol] == 0) symbols_[distinct_++] = symbol;
+    counts_[symbol] = static_cast<std::uint16_t>(counts_[symbol] + times);
     total_ += times;
   }
   std::uint64_t total() const { return total_; }
@@ -67,19 +70,20 @@ class Histogram {
   // itself.
   std::uint64_t cost(bool whole_bits) const {
     std::uint64_t cost = 0;
-    std::uint64_t distinct = 0;
-    for (const std::uint32_t count : counts_) {
-      if (count == 0) continue;
-      ++distinct;
+    for (std::size_t i = 0; i < distinct_; ++i) {
+      const std::uint32_t count = counts_[symbols_[i]];
       std::uint64_t each = log2_of(total_) - log2_of(count);
       if (whole_bits && count != total_) each = std::max(each, kBit);
       cost += count * each;
     }
-    return cost + distinct * kTableEntryCost;
+    return cost + distinct_ * kTableEntryCost;
   }
 
  private:
-  std::array<std::uint32_t, 256> counts_{};
+  static_assert(kFarMax + kSampleMax < 1U << 16);
+  std::array<std::uint16_t, 256> counts_{};  // a sample's: they fit
+  std::array<std::uint8_t, 256> symbols_{};  // those with a count, in the order in which they came
+  std::size_t distinct_ = 0;
   std::uint64_t total_ = 0;
 };
 

@@ -213,7 +213,8 @@ Status Owner::load(std::uint64_t index, const Piece& piece, PieceBuffers* buffer
   const std::uint8_t* const old_words = arena_.bytes().data() + source.arena_offset;
   const bool compare = has_baseline_ && (piece.whole || !piece.send);
   const std::uint64_t bytes = piece.box.words() * piece.width;
-  grow(&buffers->new_bytes, static_cast<std::size_t>(piece.whole ? bytes : kBlockBytes));
+  grow(&buffers->new_bytes,
+       static_cast<std::size_t>(piece.whole ? bytes : std::min<std::uint64_t>(bytes, kBlockBytes)));
   std::vector<Digest> leaves;
   std::uint64_t changes = 0;
   std::size_t at = 0;
