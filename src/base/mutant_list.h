@@ -54,7 +54,7 @@ inline constexpr Mutant kMutants[] = {
     {"gate_takes_old_proofs", "a gate believes proofs that come late"},
     {"gate_opens_on_one_proof",
      "a gate opens when one receiver of its engine has proven its version"},
-    {"gate_ignores_record", "a gate opens whatever version its receivers hold"},
+    {"gate_ignores_record", "a gate opens whatever version its receivers hold, members or not"},
     {"gate_answers_before_drain", "a gate calls itself closed while requests run"},
 };
 
