@@ -38,7 +38,7 @@ ControlReply SimControl::carry_out(const ControlRequest& request) {
   return reply;
 }
 
-void SimControl::call(SimProcess& from, CallControl call) {
+void SimControl::call(SimProcess& from, CallControl&& call) {
   Prng& prng = world_.prng();
   const Swarm& swarm = world_.swarm();
   const std::uint64_t life = from.life();

@@ -18,7 +18,7 @@ class SimControl {
   explicit SimControl(World& world);
 
   // Carries the call out some time, even if the caller does not live to see it, and answers it.
-  void call(SimProcess& from, CallControl call);
+  void call(SimProcess& from, CallControl&& call);
 
   MemoryControl& plane() { return *plane_; }
 

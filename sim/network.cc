@@ -16,7 +16,7 @@ struct Parcel {
 
 }  // namespace
 
-void SimNetwork::send(const SimProcess& from, SendMessage message) {
+void SimNetwork::send(const SimProcess& from, SendMessage&& message) {
   ++sent_;
   world_.oracle().on_send(from, message.message);
   world_.trace([&] {
@@ -36,13 +36,13 @@ void SimNetwork::send(const SimProcess& from, SendMessage message) {
     if (happens(prng, swarm.lose)) return world_.count_fault("message lost");
     if (happens(prng, swarm.repeat)) {
       world_.count_fault("message repeated");
-      carry(from, message);
+      carry(from, SendMessage(message));
     }
   }
   carry(from, std::move(message));
 }
 
-void SimNetwork::carry(const SimProcess& from, SendMessage message) {
+void SimNetwork::carry(const SimProcess& from, SendMessage&& message) {
   const Swarm& swarm = world_.swarm();
   Microseconds delay = between(world_.prng(), swarm.latency_min, swarm.latency_max);
   if (world_.faults_on() && happens(world_.prng(), swarm.delay)) {

@@ -15,12 +15,12 @@ class SimNetwork {
  public:
   explicit SimNetwork(World& world) : world_(world) {}
 
-  void send(const SimProcess& from, SendMessage message);
+  void send(const SimProcess& from, SendMessage&& message);
 
   std::uint64_t sent() const { return sent_; }
 
  private:
-  void carry(const SimProcess& from, SendMessage message);
+  void carry(const SimProcess& from, SendMessage&& message);
 
   World& world_;
   std::uint64_t sent_ = 0;

@@ -52,16 +52,10 @@ void SimProcess::later(Microseconds delay, Happening what) {
   world_.schedule().after(delay, std::move(what), this, life_);
 }
 
-void SimProcess::happen(std::uint64_t life, Happening what) {
-  if (!alive_ || life != life_) return;
-  if (paused()) {
-    // In the order in which it came, as times are equal.
-    world_.schedule().after(pause_left(), std::move(what), this, life);
-    return;
-  }
-  world_.schedule().mix(incarnation());
-  what();
-}
+// In the order in which it came, as times are equal.
+void SimProcess::postpone(Happening what) { later(pause_left(), std::move(what)); }
+
+void SimProcess::begin_event() { world_.schedule().mix(incarnation()); }
 
 bool SimProcess::goes_on(const char* effect, bool after) {
   if (!after && dies_after_) {
@@ -85,8 +79,8 @@ bool SimProcess::goes_on(const char* effect, bool after) {
   return true;
 }
 
-void SimProcess::send(SendMessage message) { world_.network().send(*this, std::move(message)); }
-void SimProcess::call(CallControl call) { world_.control().call(*this, std::move(call)); }
+void SimProcess::send(SendMessage&& message) { world_.network().send(*this, std::move(message)); }
+void SimProcess::call(CallControl&& call) { world_.control().call(*this, std::move(call)); }
 
 void SimProcess::note(const Note& note) {
   world_.trace([&] { return name_ + ": " + note.text; });

@@ -65,7 +65,13 @@ class SimProcess {
   // `what` happens to this life of the process, if it lasts.
   void later(Microseconds delay, Happening what);
   // Now, or when it goes on, if `life` still lasts.
-  void happen(std::uint64_t life, Happening what);
+  template <typename What>
+  void happen(std::uint64_t life, What&& what) {
+    if (!alive_ || life != life_) return;
+    if (paused()) return postpone(Happening(std::forward<What>(what)));
+    begin_event();
+    what();
+  }
 
  protected:
   // The process, and its machine, begin.
@@ -76,11 +82,13 @@ class SimProcess {
   Milliseconds clock() const;
   Microseconds until(Microseconds duration) const;
   Microseconds pause_left() const;
+  void postpone(Happening what);
+  void begin_event();
   // Between effects: false if the process dies here.
   bool goes_on(const char* effect, bool after);
   // Of every machine.
-  void send(SendMessage message);
-  void call(CallControl call);
+  void send(SendMessage&& message);
+  void call(CallControl&& call);
   void note(const Note& note);
   void end(const Status& status);
 

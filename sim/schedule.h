@@ -21,6 +21,7 @@ using Microseconds = std::uint64_t;  // of virtual time, since the world began
 // most of what is scheduled, several hundred times in a transition.
 class Happening {
  public:
+  Happening() = default;  // nothing
   template <typename Function>
   Happening(Function function) {  // NOLINT(google-explicit-constructor)
     static_assert(sizeof(Function) <= kBytes);
@@ -35,16 +36,18 @@ class Happening {
   }
   Happening(Happening&& other) noexcept : act_(other.act_) { take(other); }
   Happening& operator=(Happening&& other) noexcept {
-    if (act_ != nullptr) act_(Act::kDestroy, bytes_, nullptr);
+    drop();
     act_ = other.act_;
     take(other);
     return *this;
   }
-  ~Happening() {
-    if (act_ != nullptr) act_(Act::kDestroy, bytes_, nullptr);
-  }
+  ~Happening() { drop(); }
 
   void operator()() { act_(Act::kCall, bytes_, nullptr); }
+  void drop() {
+    if (act_ != nullptr) act_(Act::kDestroy, bytes_, nullptr);
+    act_ = nullptr;
+  }
 
  private:
   static constexpr std::size_t kBytes = 112;
@@ -77,33 +80,33 @@ class Schedule {
 
   void after(Microseconds delay, Happening what, SimProcess* process = nullptr,
              std::uint64_t life = 0) {
-    std::size_t slot = nexts_.size();
-    if (free_.empty()) {
-      nexts_.push_back({std::move(what), process, life});
-    } else {
-      slot = free_.back();
-      free_.pop_back();
-      Next& next = nexts_[slot];
-      next.what = std::move(what);
-      next.process = process;
-      next.life = life;
-    }
+    if (free_.empty()) add_block();
+    const std::size_t slot = free_.back();
+    free_.pop_back();
+    Next& next = at(slot);
+    next.what = std::move(what);
+    next.process = process;
+    next.life = life;
     heap_.push_back({now_ + delay, number_++, slot});
     std::push_heap(heap_.begin(), heap_.end(), later);
   }
 
-  // Goes on to when the next thing happens. REQUIRES: !empty().
-  Next next() {
+  // Goes on to when the next thing happens, and hands it to `body`, which may take it.
+  // REQUIRES: !empty().
+  template <typename Body>
+  void next(const Body& body) {
     DCR_ASSERT(!heap_.empty());
     std::pop_heap(heap_.begin(), heap_.end(), later);
     const Entry entry = heap_.back();
     heap_.pop_back();
-    free_.push_back(entry.slot);
     now_ = entry.time;
     ++events_;
     mix(entry.time);
     mix(entry.number);
-    return std::move(nexts_[entry.slot]);
+    Next& next = at(entry.slot);
+    body(next);
+    next.what.drop();
+    free_.push_back(entry.slot);
   }
   bool empty() const { return heap_.empty(); }
 
@@ -117,15 +120,23 @@ class Schedule {
   struct Entry {
     Microseconds time = 0;
     std::uint64_t number = 0;
-    std::size_t slot = 0;  // in nexts_
+    std::size_t slot = 0;  // in the blocks
   };
+  static constexpr std::size_t kBlock = 256;
+  Next& at(std::size_t slot) { return blocks_[slot / kBlock][slot % kBlock]; }
+  void add_block() {
+    const std::size_t first = blocks_.size() * kBlock;
+    blocks_.push_back(std::make_unique<Next[]>(kBlock));
+    for (std::size_t slot = first + kBlock; slot > first; --slot) free_.push_back(slot - 1);
+  }
   static bool later(const Entry& a, const Entry& b) {
     return a.time != b.time ? a.time > b.time : a.number > b.number;
   }
 
   std::vector<Entry> heap_;
-  std::vector<Next> nexts_;
-  std::vector<std::size_t> free_;  // slots of what has happened
+  // Where they are they stay: one that happens schedules others.
+  std::vector<std::unique_ptr<Next[]>> blocks_;
+  std::vector<std::size_t> free_;  // slots
   Microseconds now_ = 0;
   std::uint64_t number_ = 0;
   std::uint64_t events_ = 0;

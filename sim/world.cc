@@ -309,12 +309,13 @@ void World::heal() {
 // ---- the run
 
 void World::happen_next() {
-  Schedule::Next next = schedule_.next();
-  if (next.process == nullptr) {
-    next.what();
-  } else {
-    next.process->happen(next.life, std::move(next.what));
-  }
+  schedule_.next([](Schedule::Next& next) {
+    if (next.process == nullptr) {
+      next.what();
+    } else {
+      next.process->happen(next.life, std::move(next.what));
+    }
+  });
 }
 
 void World::run_until(Microseconds time, const std::function<bool()>& done) {
