@@ -165,7 +165,7 @@ bool complete(const CampaignResult& result, const Probes& found) {
     std::fprintf(stderr, "dcr-sim: probe missed: %s\n", text.c_str());
   }
   const auto demand = [&](const char* what, std::uint64_t runs, std::uint64_t percent) {
-    if (runs >= result.runs * percent / 100) return;
+    if (runs * 100 >= result.runs * percent) return;
     complete = false;
     std::fprintf(stderr, "dcr-sim: %llu of %llu runs %s; at least %llu %% have to\n",
                  static_cast<unsigned long long>(runs),

@@ -142,8 +142,12 @@ class MachineProcess : public SimProcess {
   }
 
   void step(const Event& event) {
-    // What a pause has held up comes first.
-    if (!machine_ || (next_ < effects_.size() && !carry_out_effects())) return;
+    if (!machine_) return;
+    // What a pause has held up comes first, and may run into another pause.
+    if (next_ < effects_.size() && !carry_out_effects()) {
+      if (!machine_ || !paused()) return;
+      return later(pause_left(), [this, kept = std::make_unique<Event>(event)] { step(*kept); });
+    }
     // Whatever an effect does, no machine is stepped in it.
     effects_.clear();
     next_ = 0;

@@ -131,7 +131,7 @@ std::string_view role_name(Role role);
 
 enum class MemberState : std::uint8_t {
   kEnrolled = 0,  // has an incarnation and the fence; a receiver restores
-  kWaiting = 1,   // joined while an attempt was active: the next prepare admits it
+  kWaiting = 1,   // joined while an attempt was active, or without a version: a prepare admits it
   kMember = 2,    // the next prepare binds it
 };
 
@@ -142,13 +142,17 @@ struct Member {
   Role role = Role::kOwner;
   std::string engine;  // of a receiver: those that serve a request together; else empty
   MemberState state = MemberState::kEnrolled;
-  // Of a receiver that joined: the version that it proved then, or that a commit made it hold.
-  // Nothing: all of it has to be sent.
+  // Of a receiver that joined: the version that it proved then; of one that had none, what the
+  // attempt that admitted it would commit (has_version).
   std::optional<VersionId> restored;
   std::uint64_t overtaken = 0;      // restores that a commit overtook since it last was a member
   std::vector<std::uint8_t> needs;  // what its join said; the control plane does not look into it
   bool operator==(const Member&) const = default;
 };
+
+// Whether a receiver that is a member holds what K's attempts began with, or made: some attempt
+// that bound it was committed, or it joined by a version. Otherwise all of it has to be sent.
+bool has_version(const Member& member, VersionId committed);
 
 struct ControlRecords {
   RunId run{};
@@ -193,7 +197,7 @@ struct JoinRequest {
 enum class JoinOutcome : std::uint8_t {
   kJoined,     // a member, and its version is K's: a gate may open
   kAdmitted,   // a member by a prepare: the gate stays closed until that attempt's commit
-  kWaiting,    // an attempt is active: ask again, or wait for its prepare
+  kWaiting,    // an attempt is active, or it has no version: ask again, or wait for a prepare
   kOvertaken,  // K moved on: restore again
 };
 
@@ -260,7 +264,7 @@ class ControlPlane {
   // Begins attempt `after` + 1, binds the members and admits those waiting. Requires: the leader's
   // token; `after` the last attempt, and not active; K = `base`; `members_revision` the current
   // one; at least one owner and one receiver; no mixed mode while the record is dirty, and none but
-  // dense where a receiver is bound that never had a version. Errors: kLostLeadership; kConflict
+  // dense where a receiver is bound that has no version. Errors: kLostLeadership; kConflict
   // for the others, for then the caller's view is out of date.
   virtual Result<TransitionRecord> prepare(const PrepareRequest& request) = 0;
 
@@ -268,8 +272,8 @@ class ControlPlane {
   // now on. Requires that `attempt` is the active one. Error: kConflict.
   virtual Result<TransitionRecord> open(std::uint64_t attempt) = 0;
 
-  // K := {base.version + 1, attempt}, with the label, which receivers that had no version hold from
-  // now on. Requires that `attempt` is active and K its base. Error: kConflict.
+  // K := {base.version + 1, attempt}, with the label. Requires that `attempt` is active and K its
+  // base. Error: kConflict.
   virtual Result<ControlRecords> commit(std::uint64_t attempt) = 0;
 
   // Ends the attempt unless it was committed or is over already: after success neither it nor an

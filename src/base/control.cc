@@ -21,6 +21,10 @@ std::string_view role_name(Role role) {
   return "unknown";
 }
 
+bool has_version(const Member& member, VersionId committed) {
+  return member.restored && member.restored->baseline <= committed.baseline;
+}
+
 std::vector<const Member*> bound_members(const std::vector<Member>& members, VersionId committed) {
   const auto is_bound = [committed](const Member& member) {
     if (member.state == MemberState::kEnrolled) return false;
@@ -28,7 +32,7 @@ std::vector<const Member*> bound_members(const std::vector<Member>& members, Ver
            member.restored == committed;
   };
   const bool some_restored = std::any_of(members.begin(), members.end(), [&](const Member& member) {
-    return member.role == Role::kReceiver && member.restored && is_bound(member);
+    return member.role == Role::kReceiver && is_bound(member) && has_version(member, committed);
   });
   std::vector<const Member*> bound;
   for (const Member& member : members) {

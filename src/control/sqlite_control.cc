@@ -333,7 +333,7 @@ Result<TransitionRecord> SqliteControl::open(std::uint64_t attempt) {
 }
 
 Result<ControlRecords> SqliteControl::commit(std::uint64_t attempt) {
-  return change<ControlRecords>(Load::kMembers,
+  return change<ControlRecords>(Load::kRecords,
                                 [&](ControlState* state) { return commit_in(state, attempt); });
 }
 

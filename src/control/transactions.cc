@@ -146,10 +146,8 @@ Status check_prepare(const ControlState& state, const PrepareRequest& request,
             "dense, not mixed"};
   }
   for (const Member* member : bound) {
-    if (member->role != Role::kReceiver || member->restored ||
-        request.mode == AttemptMode::kDense) {
-      continue;
-    }
+    if (member->role != Role::kReceiver || has_version(*member, records.commit.id)) continue;
+    if (request.mode == AttemptMode::kDense) continue;
     return {Code::kConflict, text_of(member->endpoint) +
                                  " has restored no version: the next attempt is dense, or binds "
                                  "receivers that have"};
@@ -400,6 +398,9 @@ Result<TransitionRecord> prepare_in(ControlState* state, const PrepareRequest& r
     Member& row = state->members[member->endpoint.name];
     row.state = MemberState::kMember;
     row.overtaken = 0;
+    if (row.role == Role::kReceiver && !row.restored) {
+      row.restored = VersionId{next.base.version + 1, next.attempt};
+    }
     admitted = true;
   }
   if (admitted) ++records.members_revision;
@@ -431,15 +432,6 @@ Result<ControlRecords> commit_in(ControlState* state, std::uint64_t attempt) {
   records.commit = {{transition.base.version + 1, attempt}, transition.label};
   transition.state = AttemptState::kCommitted;
   transition.written.clear();
-  bool restored = false;
-  for (const Endpoint& endpoint : transition.receivers) {
-    const auto found = state->members.find(endpoint.name);
-    if (found == state->members.end() || found->second.endpoint != endpoint) continue;
-    if (found->second.restored) continue;
-    found->second.restored = records.commit.id;
-    restored = true;
-  }
-  if (restored) ++records.members_revision;
   return records;
 }
 

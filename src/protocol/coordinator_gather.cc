@@ -214,8 +214,8 @@ class Gathering {
     out_.request.base = records_.commit.id;
     out_.request.label = prepare.label;
     const bool repairs = records_.transition.dirty() && !DCR_MUTANT("retry_is_mixed");
-    const bool from_nothing = std::any_of(bound_.begin(), bound_.end(), [](const Member* member) {
-      return member->role == Role::kReceiver && !member->restored;
+    const bool from_nothing = std::any_of(bound_.begin(), bound_.end(), [this](const Member* one) {
+      return one->role == Role::kReceiver && !has_version(*one, records_.commit.id);
     });
     if (from_nothing) DCR_PROBE("an attempt is dense for receivers without a version");
     out_.request.mode = from_nothing ? AttemptMode::kDense

@@ -81,7 +81,8 @@ void MemberSession::answered(const ControlAnswered& answer, Milliseconds now) {
 void MemberSession::take_records(const ControlRecords& records) {
   records_ = records;
   read_at_ = called_at_;
-  const bool unchanged = wanted_ && (!wanted_->restored || *wanted_->restored == records.commit.id);
+  const bool unchanged =
+      wanted_ && (options_.role != Role::kReceiver || wanted_->restored == records.commit.id);
   if (joined_ == JoinOutcome::kAdmitted && unchanged &&
       records.transition.state != AttemptState::kActive) {
     joined_ = JoinOutcome::kJoined;

@@ -175,8 +175,24 @@ void ReceiverEndpoint::Machine::follow_records() {
     const auto [from, prepare] = *std::exchange(offered_, std::nullopt);
     on_prepare(from, prepare);
   }
-  const bool broken = life_ == Life::kReady && !resident_.whole() && !attempt_ && !finished_;
-  if (broken && now_ >= broken_until_) {
+  follow_brokenness();
+}
+
+bool ReceiverEndpoint::Machine::broken() const {
+  return life_ == Life::kReady && !resident_.whole() && !attempt_ && !finished_;
+}
+
+// Waits for an attempt that makes its bits whole, but not for ever.
+void ReceiverEndpoint::Machine::follow_brokenness() {
+  if (unbound_ && session_.joined() == JoinOutcome::kAdmitted) {
+    unbound_.reset();
+    broken_until_ = now_ + options_.waits.restore_ms;
+  }
+  if (!broken()) return;
+  if (unbound_ && *unbound_ != records().commit.id) {
+    begin_life("another version is committed", 0);
+  } else if (now_ >= broken_until_ && (!unbound_ || session_.read_at() >= broken_until_)) {
+    // By a reading that is not older: to enrol anew would fail an attempt that binds it.
     begin_life("no attempt has made its bits whole", 0);
   }
 }
@@ -202,6 +218,7 @@ void ReceiverEndpoint::Machine::begin_life(const std::string& why, Milliseconds 
   base_digests_.clear();
   ask_at_ = kNever;
   refused_since_ = kNever;
+  unbound_.reset();
   entitled_ = false;
   if (incarnation_ != 0) gate_.close(now_);
   life_ = Life::kEnrolling;
@@ -237,16 +254,14 @@ void ReceiverEndpoint::Machine::repeat() {
 Milliseconds ReceiverEndpoint::Machine::wake_at() const {
   if (ended_) return kNever;
   Milliseconds at = std::min({session_.wake_at(), gate_.wake_at(), ask_at_});
-  if (refused_since_ != kNever) at = std::min(at, refused_since_ + options_.waits.restore_again_ms);
   if (attempt_) at = std::min(at, attempt_->failed_at);
   if (stream_) at = std::min(at, stream_->credit_at);
   if (restore_) {
     at = std::min({at, restore_->ask_at, restore_->progress_at + options_.waits.restore_ms});
   }
   if (life_ == Life::kReady && gate_.closed() && hold_until_ > now_) at = std::min(at, hold_until_);
-  if (life_ == Life::kReady && !resident_.whole() && !attempt_ && !finished_) {
-    at = std::min(at, broken_until_);
-  }
+  // Where that has passed, the next reading decides.
+  if (broken() && (!unbound_ || broken_until_ > now_)) at = std::min(at, broken_until_);
   return at;
 }
 

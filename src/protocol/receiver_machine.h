@@ -75,6 +75,8 @@ class ReceiverEndpoint::Machine {
   void advance();
   void follow_session();
   void follow_records();
+  bool broken() const;
+  void follow_brokenness();
   void start_life();
   void begin_life(const std::string& why, Milliseconds after);
   void prove_to_gate();
@@ -110,6 +112,7 @@ class ReceiverEndpoint::Machine {
   void on_base_digests(const Endpoint& from, const BaseDigests& message);
   void on_restore_sent(const Endpoint& from, const RestoreSent& message);
   void base_checked(const Status& status);
+  void refused();
   void join_without_version();
   void restored();
   void drive_restore();
@@ -140,11 +143,11 @@ class ReceiverEndpoint::Machine {
   bool base_loaded_;
   std::optional<VersionId> finished_;  // what the storage is if that attempt is committed
   GateLink gate_;
-  bool entitled_ = false;          // a member whose version was K's: its gate may open
-  Milliseconds hold_until_ = 0;    // a gate that was closed stays closed for a retry
-  Milliseconds broken_until_ = 0;  // in no attempt, and no version: so long it waits for one
-  // Since when some owner says that it cannot help; some other may have answered since.
-  Milliseconds refused_since_ = kNever;
+  bool entitled_ = false;                // a member whose version was K's: its gate may open
+  Milliseconds hold_until_ = 0;          // a gate that was closed stays closed for a retry
+  Milliseconds broken_until_ = 0;        // in no attempt, and no version: so long it waits for one
+  Milliseconds refused_since_ = kNever;  // by owners, of whom none has helped since
+  std::optional<VersionId> unbound_;     // K when it joined without a version, until it is bound
 
   ReceiverWorks works_;
   std::optional<Attempt> attempt_;

@@ -40,12 +40,14 @@ std::int64_t ReceiverEndpoint::Machine::rank_of(const Endpoint& owner) const {
 void ReceiverEndpoint::Machine::on_base_digests(const Endpoint& from, const BaseDigests& message) {
   const std::int64_t rank = rank_of(from);
   if (life_ != Life::kProving || base_digests_.empty() || rank < 0) return;
+  std::optional<std::vector<Digest>>& digests = base_digests_[static_cast<std::size_t>(rank)];
   if (message.failure) {
+    if (digests) return;  // a word from before
     trouble_ = from.name + " has no digests of the base: " + message.failure->message;
-    refused_since_ = std::min(refused_since_, now_);
+    refused();
   } else {
     refused_since_ = kNever;
-    base_digests_[static_cast<std::size_t>(rank)] = message.digests;
+    digests = message.digests;
   }
 }
 
@@ -67,15 +69,17 @@ void ReceiverEndpoint::Machine::base_checked(const Status& status) {
 void ReceiverEndpoint::Machine::on_restore_sent(const Endpoint& from, const RestoreSent& message) {
   const std::int64_t rank = rank_of(from);
   if (!restore_ || restore_->version != message.version || rank < 0) return;
+  const auto place = static_cast<std::size_t>(rank);
   if (message.failure) {
+    if (restore_->sent[place]) return;  // a word from before, or of a later life
     // It may be able to after the next commit, or when its baseline is updated.
     restore_->trouble = from.name + " sends no baseline: " + message.failure->message;
-    restore_->ask_at = std::max(restore_->ask_at, now_ + options_.waits.look_ms);
-    refused_since_ = std::min(refused_since_, now_);
-    return;
+    const Milliseconds pause = std::min(options_.waits.look_ms, options_.waits.restore_again_ms);
+    restore_->ask_at = std::max(restore_->ask_at, now_ + pause);
+    return refused();
   }
   refused_since_ = kNever;
-  restore_->sent[static_cast<std::size_t>(rank)] = true;
+  restore_->sent[place] = true;
   restore_->progress_at = now_;
 }
 
@@ -88,8 +92,14 @@ void ReceiverEndpoint::Machine::restored() {
   life_ = Life::kReady;
 }
 
+// One that lacks a baseline says so again and again; one that is about to have it, once.
+void ReceiverEndpoint::Machine::refused() {
+  refused_since_ = std::min(refused_since_, now_);
+  if (now_ >= refused_since_ + options_.waits.restore_again_ms) join_without_version();
+}
+
 // K can be had from nobody, for as long as some owner has no baseline: it asks to be bound by an
-// attempt that sends all, and tries again after a while.
+// attempt that sends all, long enough for a leader to see that none can be made, and tries again.
 void ReceiverEndpoint::Machine::join_without_version() {
   DCR_PROBE("a receiver joins without a version");
   if (restore_) trouble_ = restore_->trouble;
@@ -100,9 +110,9 @@ void ReceiverEndpoint::Machine::join_without_version() {
   restore_.reset();
   base_digests_.clear();
   ask_at_ = kNever;
-  refused_since_ = kNever;
   resident_.set_unknown();
-  broken_until_ = now_ + options_.waits.restore_again_ms;
+  unbound_ = records().commit.id;
+  broken_until_ = now_ + options_.waits.prepare_ms + options_.waits.restore_again_ms;
   session_.join(std::nullopt, needs_);
   life_ = Life::kReady;
 }
@@ -137,9 +147,6 @@ void ReceiverEndpoint::Machine::drive_restore() {
     return begin_life("its restore made no progress for " +
                           std::to_string(options_.waits.restore_ms) + " ms" + whom,
                       0);
-  }
-  if (refused_since_ != kNever && now_ >= refused_since_ + options_.waits.restore_again_ms) {
-    join_without_version();
   }
 }
 

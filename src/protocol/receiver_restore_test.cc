@@ -67,17 +67,30 @@ TEST_F(RestoringTest, AnOwnerThatCannotSendIsAskedAgain) {
 }
 
 // K can be had from nobody: an attempt that sends all makes it whole.
-TEST_F(RestoringTest, WhatNobodyCanSendIsMadeByADenseAttempt) {
-  const RestoreSent refusal{{}, 0, Failure{Code::kMismatch, "", "no baseline"}};
-  gate_closes(1);
-  hear(owners[0], refusal);
-  pass(4'000);
-  hear(owners[0], refusal);
-  pass(999);
-  EXPECT_EQ(machine->status().state, "restoring");
-  EXPECT_EQ(pass(1), "stop\n");
-  EXPECT_EQ(done(Kind::kStopApplying), "");
-  EXPECT_EQ(machine->status().state, "joining");
+class RefusedTest : public RestoringTest {
+ public:
+  void SetUp() override {
+    RestoringTest::SetUp();
+    gate_closes(1);
+  }
+  std::string refuse() {
+    return hear(owners[0], RestoreSent{{}, 0, Failure{Code::kMismatch, "", "no baseline"}});
+  }
+  void join_without_version() {
+    refuse();
+    pass(5'000);
+    EXPECT_EQ(machine->status().state, "restoring");
+    EXPECT_EQ(refuse(), "stop\n");
+    EXPECT_EQ(done(Kind::kStopApplying), "");
+    EXPECT_EQ(machine->status().state, "joining");
+  }
+  Milliseconds patience() const {
+    return options.waits.prepare_ms + options.waits.restore_again_ms;
+  }
+};
+
+TEST_F(RefusedTest, ADenseAttemptMakesWhatNobodyCanSend) {
+  join_without_version();
   EXPECT_EQ(
       machine->status().detail,
       "holds unknown bits; waits for a dense attempt: owner-0 sends no baseline: no baseline");
@@ -88,7 +101,7 @@ TEST_F(RestoringTest, WhatNobodyCanSendIsMadeByADenseAttempt) {
   EXPECT_EQ(from_leader(CloseGate{1}), "leader: gate_closed 1\n");
   ASSERT_TRUE(control.open(1).ok());
   from_leader(OpenApply{1});
-  // It waits for that as long as for any other attempt, however it ends.
+  // It waits for a retry as long as anybody else.
   pass(60'000);
   ASSERT_TRUE(control.mark_obsolete(1).ok());
   from_leader(StopAndWait{1});
@@ -108,22 +121,74 @@ TEST_F(RestoringTest, WhatNobodyCanSendIsMadeByADenseAttempt) {
   EXPECT_EQ(machine->status().detail, "");
 }
 
-TEST_F(RestoringTest, IfNoSuchAttemptComesItAsksOwnersAgain) {
-  hear(owners[0], RestoreSent{{}, 0, Failure{Code::kMismatch, "", "no baseline"}});
-  EXPECT_EQ(pass(5'000), "stop\nengine: gate_close 1\n");
-  done(Kind::kStopApplying);
+TEST_F(RefusedTest, IfNoSuchAttemptComesItAsksOwnersAgain) {
+  join_without_version();
   const std::uint64_t before = machine->incarnation();
-  pass(4'999);
+  pass(patience() - 1);
   EXPECT_EQ(machine->incarnation(), before);
-  EXPECT_EQ(pass(1), kBegins);
+  EXPECT_EQ(pass(options.waits.look_ms), kBegins);
   EXPECT_GT(machine->incarnation(), before);
 }
 
-TEST_F(RestoringTest, AnOwnerThatSendsAfterAllIsWaitedFor) {
-  hear(owners[0], RestoreSent{{}, 0, Failure{Code::kMismatch, "", "no baseline"}});
+// To leave then would fail it.
+TEST_F(RefusedTest, AnAttemptThatBindsItIsWaitedForThoughItsPrepareIsLate) {
+  join_without_version();
+  pass(patience() - 1);
+  hold_calls = true;
+  const Prepare message = prepare(AttemptMode::kDense);
+  pass(10'000);
+  ASSERT_EQ(held_calls.size(), 1U);
+  EXPECT_GT(machine->wake_at(), now);
+  hold_calls = false;
+  step(ControlAnswered{held_calls[0].call, call_control(control, held_calls[0].request)});
+  pass(10'000);
+  EXPECT_EQ(from_leader(message), "begin 1 overwrite\n");
+}
+
+TEST_F(RefusedTest, AVersionThatIsCommittedWithoutItIsRestoredAtOnce) {
+  join_without_version();
+  const std::uint64_t given = control.enrol({"other", Role::kReceiver, "e"})->incarnation;
+  ASSERT_TRUE(control.join({{"other", given}, VersionId{}, {}}).ok());
+  prepare();
+  ASSERT_TRUE(control.commit(1).ok());
+  EXPECT_EQ(pass(500),
+            "begin restore 2 overwrite\nengine: gate_close 1\n"
+            "owner-0: restore_request 1\nowner-1: restore_request 1\n");
+}
+
+TEST_F(RefusedTest, AnOwnerThatSendsAfterAllIsWaitedFor) {
+  refuse();
   pass(4'999);
   hear(owners[0], RestoreSent{{}, 1, {}});
   pass(4'999);
+  EXPECT_EQ(machine->status().state, "restoring");
+  // A word from before, or from its next life.
+  refuse();
+  pass(5'000);
+  refuse();
+  EXPECT_EQ(machine->status().state, "restoring");
+  come();
+  ingested(0, 0);
+  ended(0);
+  ended(1);
+  applied_payloads(1);
+  EXPECT_EQ(done(Kind::kFinishStream), "engine: gate_proof 2 version 0\n");
+  refuse();
+  pass(5'000);
+  EXPECT_EQ(machine->status().state, "member");
+  EXPECT_GT(machine->wake_at(), now);
+}
+
+TEST_F(RefusedTest, ARefusalIsForgottenWhenACommitOvertakesTheRestore) {
+  const std::uint64_t given = control.enrol({"other", Role::kReceiver, "e"})->incarnation;
+  ASSERT_TRUE(control.join({{"other", given}, VersionId{}, {}}).ok());
+  refuse();
+  prepare();
+  ASSERT_TRUE(control.commit(1).ok());
+  pass(500);
+  hold_calls = true;
+  pass(5'000);
+  EXPECT_GT(machine->wake_at(), now);
   EXPECT_EQ(machine->status().state, "restoring");
 }
 
@@ -256,6 +321,7 @@ TEST_F(RestoreTest, ABaseThatNobodyCanTellIsMadeByADenseAttempt) {
     EXPECT_EQ(machine->status().state, "proving_base");
     pass(1'000);
   }
+  hear(owners[0], refusal);
   EXPECT_EQ(machine->status().state, "joining");
   EXPECT_EQ(machine->status().detail,
             "holds unknown bits; waits for a dense attempt: owner-0 has no digests of the base: no "
