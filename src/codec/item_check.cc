@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/checked.h"
 #include "base/limits.h"
 #include "codec/symbols.h"
 #include "simd/kernels.h"
@@ -132,22 +133,23 @@ std::uint64_t run_count(const ItemBox& box) {
 }
 
 // Boxes [first, last) of one tensor whose intervals overlap: compares their runs.
-Status check_interleaved(std::span<const ItemView> items, std::uint64_t runs_max) {
+Status check_interleaved(std::size_t first, std::size_t last, const HeaderAt& header_at,
+                         std::uint64_t runs_max) {
   std::uint64_t count = 0;
-  for (const ItemView& item : items) {
-    count += run_count(item.header.box);
+  for (std::size_t item = first; item < last; ++item) {
+    count += run_count(header_at(item).box);
     if (count > runs_max) {
-      return Status(Code::kTooLarge, "payload: interleaved boxes have more than " +
-                                         std::to_string(runs_max) + " runs");
+      return Status(Code::kTooLarge,
+                    "interleaved boxes have more than " + std::to_string(runs_max) + " runs");
     }
   }
   std::vector<Interval> runs;
   runs.reserve(static_cast<std::size_t>(count));
-  for (const ItemView& item : items) append_runs(item.header.box, &runs);
+  for (std::size_t item = first; item < last; ++item) append_runs(header_at(item).box, &runs);
   std::sort(runs.begin(), runs.end());
   for (std::size_t i = 1; i < runs.size(); ++i) {
     if (runs[i].first >= runs[i - 1].second) continue;
-    return corrupt("payload: two items of tensor index " + std::to_string(items[0].header.tensor) +
+    return corrupt("two items of tensor index " + std::to_string(header_at(first).tensor) +
                    " overlap at word " + std::to_string(runs[i].first));
   }
   return {};
@@ -182,18 +184,51 @@ Status check_values(const ItemView& item) {
   return check_byte_symbols(item, item.escapes, escape_value(bits));
 }
 
-Status check_overlap(std::span<const ItemView> items, std::uint64_t memory_bytes_max) {
+Status check_box(const ItemBox& box, std::uint64_t words) {
+  const std::size_t rank = box.dims.size();
+  if (rank == 0 || rank > kRankMax) return corrupt_rank(rank);
+  std::uint64_t product = 1;
+  std::uint64_t last = box.offset;
+  for (const ItemDimension& dim : box.dims) {
+    if (dim.size == 0) return corrupt("item box is empty");
+    const auto grown = checked_multiply(product, dim.size);
+    if (!grown || *grown > kItemElementsMax) {
+      return Status(Code::kTooLarge,
+                    "item box has more than " + std::to_string(kItemElementsMax) + " words");
+    }
+    product = *grown;
+    const auto reach = checked_multiply(dim.size - 1, dim.stride);
+    const auto end = reach ? checked_add(last, *reach) : std::nullopt;
+    if (!end) return corrupt("item box overflows");
+    last = *end;
+  }
+  if (last >= words) {
+    return corrupt("item box ends at word " + std::to_string(last) + " of a tensor of " +
+                   std::to_string(words));
+  }
+  // Rows nest: each stride steps over all that the inner dimensions reach.
+  std::uint64_t inner = 1;
+  for (std::size_t i = box.dims.size(); i > 0; --i) {
+    const ItemDimension& dim = box.dims[i - 1];
+    if (dim.stride < inner) return corrupt("item box reaches a word twice");
+    inner = (dim.size - 1) * dim.stride + inner;
+  }
+  return {};
+}
+
+Status check_overlap(std::size_t items, const HeaderAt& header_at, std::uint64_t memory_bytes_max) {
   const std::uint64_t runs_max =
       std::min<std::uint64_t>(kRunsPerPayloadMax, memory_bytes_max / sizeof(Interval));
-  for (std::size_t first = 0; first < items.size();) {
+  for (std::size_t first = 0; first < items;) {
+    const std::uint32_t tensor = header_at(first).tensor;
     std::size_t last = first + 1;
-    std::uint64_t end = items[first].header.box.end();
-    while (last < items.size() && items[last].header.tensor == items[first].header.tensor &&
-           items[last].header.box.offset < end) {
-      end = std::max(end, items[last].header.box.end());
-      ++last;
+    std::uint64_t end = header_at(first).box.end();
+    for (; last < items; ++last) {
+      const ItemHeader& next = header_at(last);
+      if (next.tensor != tensor || next.box.offset >= end) break;
+      end = std::max(end, next.box.end());
     }
-    if (last - first > 1) DCR_TRY(check_interleaved(items.subspan(first, last - first), runs_max));
+    if (last - first > 1) DCR_TRY(check_interleaved(first, last, header_at, runs_max));
     first = last;
   }
   return {};

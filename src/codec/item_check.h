@@ -1,7 +1,7 @@
 // What must hold of an item's streams so that reading them cannot fail (docs/FORMAT.md "Items").
 #pragma once
 
-#include <span>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -18,9 +18,19 @@ Status check_locations(const ItemView& item);
 // xor and add values are not the one that would change nothing. Errors: kCorrupt.
 Status check_values(const ItemView& item);
 
+// The box lies within a tensor of `words` words, has no empty or negligible dimension, and reaches
+// no word twice. Errors: kCorrupt, kTooLarge.
+Status check_box(const ItemBox& box, std::uint64_t words);
+
+inline Status corrupt_rank(std::uint64_t rank) {
+  return corrupt("item box of rank " + std::to_string(rank));
+}
+
+using HeaderAt = std::function<const ItemHeader&(std::size_t item)>;
+
 // No word of a tensor is in two boxes. REQUIRES: ascending (tensor, offset). Errors: kCorrupt;
 // kTooLarge if boxes that interleave have more than kRunsPerPayloadMax runs, or more than a list of
 // `memory_bytes_max` bytes holds.
-Status check_overlap(std::span<const ItemView> items, std::uint64_t memory_bytes_max);
+Status check_overlap(std::size_t items, const HeaderAt& header_at, std::uint64_t memory_bytes_max);
 
 }  // namespace dcr

@@ -91,7 +91,7 @@ Status parse_range(ByteReader* in, std::uint64_t range_end, ItemBox* box) {
 
 Status parse_strided(ByteReader* in, ItemBox* box) {
   const std::uint64_t rank = in->varint();
-  if (rank == 0 || rank > kRankMax) return corrupt("item box of rank " + std::to_string(rank));
+  if (rank == 0 || rank > kRankMax) return corrupt_rank(rank);
   box->offset = in->varint();
   box->dims.resize(static_cast<std::size_t>(rank));
   for (ItemDimension& dim : box->dims) {
@@ -99,38 +99,6 @@ Status parse_strided(ByteReader* in, ItemBox* box) {
     dim.stride = in->varint();
   }
   if (box->is_range()) return corrupt("a range is spelled as a strided box");
-  return {};
-}
-
-// The box lies within a tensor of `words` words, has no empty or negligible dimension, and reaches
-// no word twice.
-Status check_box(const ItemBox& box, std::uint64_t words) {
-  std::uint64_t product = 1;
-  std::uint64_t last = box.offset;
-  for (const ItemDimension& dim : box.dims) {
-    if (dim.size == 0) return corrupt("item box is empty");
-    const auto grown = checked_multiply(product, dim.size);
-    if (!grown || *grown > kItemElementsMax) {
-      return Status(Code::kTooLarge,
-                    "item box has more than " + std::to_string(kItemElementsMax) + " words");
-    }
-    product = *grown;
-    const auto reach = checked_multiply(dim.size - 1, dim.stride);
-    const auto end = reach ? checked_add(last, *reach) : std::nullopt;
-    if (!end) return corrupt("item box overflows");
-    last = *end;
-  }
-  if (last >= words) {
-    return corrupt("item box ends at word " + std::to_string(last) + " of a tensor of " +
-                   std::to_string(words));
-  }
-  // Rows nest: each stride steps over all that the inner dimensions reach.
-  std::uint64_t inner = 1;
-  for (std::size_t i = box.dims.size(); i > 0; --i) {
-    const ItemDimension& dim = box.dims[i - 1];
-    if (dim.stride < inner) return corrupt("item box reaches a word twice");
-    inner = (dim.size - 1) * dim.stride + inner;
-  }
   return {};
 }
 
@@ -279,7 +247,8 @@ Status parse_items(std::span<const StreamEntry> entries, const std::uint8_t* raw
     items->push_back(std::move(view));
   }
   DCR_TRY(parser.check_consumed());
-  return check_overlap(*items, entry_bytes_max);
+  const auto header_at = [&](std::size_t i) -> const ItemHeader& { return (*items)[i].header; };
+  return check_overlap(items->size(), header_at, entry_bytes_max).with_context("payload");
 }
 
 }  // namespace dcr

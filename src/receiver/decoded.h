@@ -52,6 +52,13 @@ struct DecodedPayload {
   std::shared_ptr<const void> memory;  // where these lie
 };
 
+// The items are what Payload::read makes for a reader with these tables, whoever decoded them:
+// their tensors, widths, boxes and counts, their order, and that no two reach one word. Errors as
+// there, naming item and tensor; `memory_bytes_max` bounds what the comparison of boxes takes.
+// REQUIRES: positions within their boxes.
+Status check_decoded(std::span<const DecodedItem> items, std::span<const TensorSpec> tensors,
+                     std::uint64_t memory_bytes_max);
+
 // What decoding a payload takes. Error: kTooLarge, above `decoded_bytes_max`.
 Result<std::uint64_t> decoded_bytes(const Payload& payload, std::uint64_t decoded_bytes_max);
 

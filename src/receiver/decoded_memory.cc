@@ -22,7 +22,7 @@ std::uint64_t item_head_bytes(const ItemHeader& header) {
   return 4 + 1 + 1 + 2 + 8 + 8 + 16 * header.box.dims.size();
 }
 
-Status corrupt(const std::string& what) {
+Status corrupt_memory(const std::string& what) {
   return {Code::kCorrupt, "a decoded payload handed over by the node: " + what};
 }
 
@@ -60,24 +60,24 @@ Status read_item(ByteReader& in, std::size_t number, DecodedItem* item) {
   const std::uint16_t dimensions = in.u16();
   header.changes = in.u64();
   header.box.offset = in.u64();
-  if (dimensions > kRankMax) return corrupt(item_text(number) + "too many dimensions");
+  if (dimensions > kRankMax) return corrupt_memory(item_text(number) + "too many dimensions");
   for (std::uint16_t i = 0; i < dimensions; ++i) {
     const std::uint64_t size = in.u64();
     const std::uint64_t stride = in.u64();
     header.box.dims.push_back({size, stride});
   }
-  if (!in.ok()) return corrupt(item_text(number) + "its head is cut short");
+  if (!in.ok()) return corrupt_memory(item_text(number) + "its head is cut short");
   const std::uint8_t width = header.width;
   if (width != 1 && width != 2 && width != 4 && width != 8) {
-    return corrupt(item_text(number) + "words of " + std::to_string(width) + " bytes");
+    return corrupt_memory(item_text(number) + "words of " + std::to_string(width) + " bytes");
   }
   if (encoding > static_cast<std::uint8_t>(Encoding::kAdd)) {
-    return corrupt(item_text(number) + "encoding " + std::to_string(encoding));
+    return corrupt_memory(item_text(number) + "encoding " + std::to_string(encoding));
   }
   header.encoding = static_cast<Encoding>(encoding);
   const std::optional<std::uint64_t> words = words_of(header.box);
   if (!words || header.changes > *words) {
-    return corrupt(item_text(number) + "more changes than words, or too many words");
+    return corrupt_memory(item_text(number) + "more changes than words, or too many words");
   }
   return {};
 }
@@ -93,11 +93,11 @@ bool ascend(std::span<const std::uint32_t> positions) {
 
 Status read_entries(ByteReader& in, std::size_t number, DecodedItem* item) {
   const ByteSpan block = in.bytes(EntriesLayout(item->header).bytes);
-  if (!in.ok()) return corrupt(item_text(number) + "its entries are cut short");
+  if (!in.ok()) return corrupt_memory(item_text(number) + "its entries are cut short");
   *item = entries_in(item->header, block);
   if (item->positions.empty()) return {};
   if (!ascend(item->positions) || item->positions.back() >= item->header.box.words()) {
-    return corrupt(item_text(number) + "positions that do not ascend within its box");
+    return corrupt_memory(item_text(number) + "positions that do not ascend within its box");
   }
   return {};
 }
@@ -188,7 +188,7 @@ Result<std::shared_ptr<const DecodedPayload>> parse_decoded(ByteSpan bytes,
                                                             std::shared_ptr<const void> memory,
                                                             std::uint64_t decoded_bytes_max) {
   ByteReader in(bytes);
-  if (in.text(kMagic.size()) != kMagic) return corrupt("no magic");
+  if (in.text(kMagic.size()) != kMagic) return corrupt_memory("no magic");
   const std::uint32_t version = in.u32();
   if (in.ok() && version != kDecodedMemoryVersion) {
     return Status(Code::kUnsupported, "the node decodes for version " + std::to_string(version) +
@@ -201,9 +201,9 @@ Result<std::shared_ptr<const DecodedPayload>> parse_decoded(ByteSpan bytes,
   auto payload = std::make_shared<DecodedPayload>();
   payload->memory = std::move(memory);
   read_header(in, payload.get());
-  if (!in.ok()) return corrupt("its head is cut short");
-  if (size != bytes.size()) return corrupt("another size than it says");
-  if (items > kItemsPerPayloadMax) return corrupt("too many items");
+  if (!in.ok()) return corrupt_memory("its head is cut short");
+  if (size != bytes.size()) return corrupt_memory("another size than it says");
+  if (items > kItemsPerPayloadMax) return corrupt_memory("too many items");
   payload->items.resize(items);
   std::uint64_t entries = 0;
   for (std::size_t i = 0; i < items; ++i) {
@@ -211,7 +211,7 @@ Result<std::shared_ptr<const DecodedPayload>> parse_decoded(ByteSpan bytes,
     payload->bytes += decoded_bytes(payload->items[i].header);  // below 2^17 · 2^24 · 12
     entries += EntriesLayout(payload->items[i].header).bytes;
   }
-  if (entries != in.remaining()) return corrupt("other entries than its items count");
+  if (entries != in.remaining()) return corrupt_memory("other entries than its items count");
   if (payload->bytes > decoded_bytes_max) {
     return Status(Code::kTooLarge, "a decoded payload has " + std::to_string(payload->bytes) +
                                        " bytes, above the limit of " +

@@ -34,10 +34,10 @@ std::uint64_t decoded_memory_bytes(const Payload& payload);
 Status write_decoded(const Payload& payload, const Digest& digest,
                      const std::function<Status(std::uint64_t at, ByteSpan part)>& write);
 
-// Validates all but what the receiver's own tables decide: counts and sizes, that positions ascend
-// within their box. What comes out lies in `bytes`, which `memory` keeps and nobody may change any
-// more. Errors: kCorrupt naming the field and item, kUnsupported, kTooLarge above
-// `decoded_bytes_max` of positions and values. REQUIRES: `bytes` begins at a multiple of 8.
+// Validates all but what the receiver's own tables decide (check_decoded): counts and sizes, that
+// positions ascend within their box. What comes out lies in `bytes`, which `memory` keeps and
+// nobody may change any more. Errors: kCorrupt naming the field and item, kUnsupported, kTooLarge
+// above `decoded_bytes_max` of positions and values. REQUIRES: `bytes` begins at a multiple of 8.
 Result<std::shared_ptr<const DecodedPayload>> parse_decoded(ByteSpan bytes,
                                                             std::shared_ptr<const void> memory,
                                                             std::uint64_t decoded_bytes_max);

@@ -3,11 +3,19 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/checked.h"
 #include "base/mutant.h"
 #include "receiver/attempt_items.h"
 #include "tensor/text.h"
 
 namespace dcr {
+namespace {
+
+std::string payload_name(const PayloadHeader& header) {
+  return "payload " + std::to_string(header.number) + " of owner " + std::to_string(header.owner);
+}
+
+}  // namespace
 
 struct Receiver::State {
   State(const Catalogue& the_catalogue, Loader& the_loader, TargetMemory& the_memory,
@@ -72,14 +80,20 @@ bool Receiver::State::is_current(const PayloadHeader& header) const {
 // Which attempt, owners, catalogue and versions the payload belongs to.
 Result<Ingested> Receiver::State::check_header(const PayloadHeader& header) const {
   if (!is_current(header)) return Ingested::kOtherAttempt;
-  const std::string name =
-      "payload " + std::to_string(header.number) + " of owner " + std::to_string(header.owner);
+  const std::string name = payload_name(header);
   if (!digest_equal(header.schema, catalogue.schema())) {
     return Status(Code::kMismatch, name + " is made for another catalogue");
   }
   if (header.owners != ownership.owners()) {
     return Status(Code::kMismatch, name + " counts " + std::to_string(header.owners) +
                                        " owners; there are " + std::to_string(ownership.owners()));
+  }
+  if (header.owner >= header.owners) {
+    return Status(Code::kCorrupt, name + ": there are " + std::to_string(header.owners));
+  }
+  const auto scaled = checked_multiply(header.number, header.owners);
+  if (!scaled || !checked_add(*scaled, header.owner)) {
+    return Status(Code::kCorrupt, name + ": its number overflows");
   }
   if (header.base_version == attempt.base_version &&
       header.target_version == attempt.target_version) {
@@ -92,8 +106,10 @@ Result<Ingested> Receiver::State::check_header(const PayloadHeader& header) cons
                     std::to_string(attempt.target_version));
 }
 
-// Classification and ownership.
+// All that the payload's reader checks, whoever that was; then classification and ownership.
 Status Receiver::State::check_items(const DecodedPayload& payload) const {
+  DCR_TRY(check_decoded(payload.items, specs, options.payload_limits.raw_bytes_max)
+              .with_context(payload_name(payload.header)));
   for (const DecodedItem& item : payload.items) {
     const ItemHeader& header = item.header;
     const std::string& name = catalogue[header.tensor].name;
@@ -275,8 +291,7 @@ Result<std::uint64_t> Receiver::apply() {
     }
     const Status status = state.applier.apply(*payload, state.attempt.mode, &state.counts);
     if (!status.ok()) {
-      return state.fail(status.with_context("payload " + std::to_string(payload->header.number) +
-                                            " of owner " + std::to_string(payload->header.owner)));
+      return state.fail(status.with_context(payload_name(payload->header)));
     }
     ++applied;
   }
