@@ -165,6 +165,29 @@ TEST(HostilePayload, TheForgeItselfIsRight) {
   EXPECT_TRUE(targets == expected);
 }
 
+// Payload::memory_bytes is what a payload that is kept takes, of one large item or of many small.
+TEST(HostilePayload, WhatAKeptPayloadTakes) {
+  for (const std::uint64_t items : {1U, 20'000U}) {
+    PayloadForge forge;
+    RecordForge records;
+    const std::uint64_t words = items == 1 ? 1'000'000 : 1;
+    for (std::uint64_t i = 0; i < items; ++i)
+      records.range(i == 0 ? 3 : 0, item_flags(0, 0, 0), 1, words);
+    forge.stream(StreamKind::kItems, 0, records.bytes())
+        .stream(StreamKind::kPlane0, 1, Bytes(static_cast<std::size_t>(items * words), 1));
+    const Bytes stored = forge.seal();
+    const std::vector<TensorSpec> specs = hostile_specs();
+    const std::uint64_t before = allocated_bytes.load();
+    const Result<Payload> payload = Payload::read(stored, Digest{}, specs, kHostileLimits);
+    ASSERT_TRUE(payload.ok()) << payload.status().message();
+    const std::uint64_t taken = allocated_bytes.load() - before;
+    EXPECT_EQ(payload->items().size(), items);
+    EXPECT_LE(payload->memory_bytes(), taken);
+    EXPECT_GE(payload->memory_bytes(), taken - taken / 20);
+    EXPECT_GT(payload->memory_bytes(), payload->raw_bytes() + items * sizeof(ItemView));
+  }
+}
+
 TEST(HostilePayload, Case1TruncatedAtEveryByte) {
   const Bytes stored = valid_forge().seal();
   const std::uint32_t header_bytes = load_little<std::uint32_t>(stored.data() + kHeaderBytesOffset);

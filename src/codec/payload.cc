@@ -253,4 +253,13 @@ std::uint64_t Payload::raw_bytes() const {
   return sum;
 }
 
+std::uint64_t Payload::memory_bytes() const {
+  std::uint64_t sum = raw_bytes() + entries_.capacity() * sizeof(StreamEntry) +
+                      items_.capacity() * sizeof(ItemView);
+  for (const ItemView& item : items_) {
+    sum += item.header.box.dims.capacity() * sizeof(ItemDimension);
+  }
+  return sum;
+}
+
 }  // namespace dcr

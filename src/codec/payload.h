@@ -110,6 +110,8 @@ class Payload {
   // In ascending (tensor, offset) order; boxes of one tensor do not overlap.
   std::span<const ItemView> items() const { return items_; }
   std::uint64_t raw_bytes() const;
+  // What it takes as long as it is kept: the streams, the views of its items, their boxes.
+  std::uint64_t memory_bytes() const;
 
  private:
   Status check_streams(ByteSpan body);

@@ -108,7 +108,7 @@ PayloadFetched NodeWork::fetch(const FetchPayload& work) {
 }
 
 void NodeWork::forget_read(Held* held) {
-  if (held->read) read_bytes_ -= held->read->raw_bytes();
+  if (held->read) read_bytes_ -= held->read->memory_bytes();
   held->read.reset();
 }
 
@@ -117,7 +117,7 @@ void NodeWork::keep(const Key& key, Bytes stored, Payload read) {
   Held& held = held_[key];
   forget_read(&held);
   held = {std::move(stored), std::nullopt, nullptr};
-  const std::uint64_t bytes = read.raw_bytes();
+  const std::uint64_t bytes = read.memory_bytes();
   if (read_bytes_ + bytes > context_.config().memory_bytes_max / kReadShare) return;
   read_bytes_ += bytes;
   held.read = std::move(read);
@@ -130,7 +130,7 @@ Status NodeWork::take(const Key& key, Bytes* stored, std::optional<Payload>* rea
     if (found == held_.end()) return {Code::kNotFound, "it was let go"};
     Held& held = found->second;
     *stored = std::move(held.stored);
-    if (held.read) read_bytes_ -= held.read->raw_bytes();
+    if (held.read) read_bytes_ -= held.read->memory_bytes();
     *read = std::exchange(held.read, std::nullopt);
   }
   if (*read) return {};
