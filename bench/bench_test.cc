@@ -230,9 +230,11 @@ TEST(ProcessorUse, SharesLieBetweenNothingAndAll) {
   EXPECT_GE(begin.all, begin.busy);
   EXPECT_GT(begin.busy, 0);
   EXPECT_GT(begin.own, 0);
-  const double others = ProcessorUse::share_of_others(begin);
-  EXPECT_GE(others, 0);
-  EXPECT_LE(others, 1);
+  EXPECT_EQ(ProcessorUse::share_of_others({100, 50, 10}, {200, 80, 20}), 0.2);
+  EXPECT_EQ(ProcessorUse::share_of_others({100, 50, 10}, {200, 60, 30}), 0);
+  EXPECT_EQ(ProcessorUse::share_of_others({0, 0, 10}, {0, 0, 20}), std::nullopt);
+  EXPECT_EQ(ProcessorUse::share_of_others({100, 50, 10}, {0, 0, 20}), std::nullopt);
+  EXPECT_EQ(ProcessorUse::share_of_others({0, 0, 10}, {100, 50, 20}), std::nullopt);
 }
 
 }  // namespace

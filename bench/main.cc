@@ -51,8 +51,8 @@ CLI::App* add_command(CLI::App& app, Request& request, const char* name, const c
 
 // `value` is an option's own variable and default.
 template <typename T>
-void add_value(CLI::App* command, const char* name, T& value, const char* about) {
-  command->add_option(name, value, about)->capture_default_str();
+CLI::Option* add_value(CLI::App* command, const char* name, T& value, const char* about) {
+  return command->add_option(name, value, about)->capture_default_str();
 }
 
 void add_size_commands(CLI::App& app, Request& request, Options& options) {
@@ -131,9 +131,10 @@ void add_protocol_command(CLI::App& app, Request& request, Options& options) {
   add_value(command, "--small-size", protocol.small_size, "Bytes of what does not change");
   add_value(command, "--size", protocol.size, "Bytes of what does");
   add_value(command, "--rate", protocol.rate, "Share of its elements that change");
-  add_value(command, "--refits", protocol.refits,
-            "Refits of no change, of which the median counts");
-  add_value(command, "--changes", protocol.changes, "Refits of a change, likewise");
+  const CLI::Range some(std::uint64_t{1}, std::uint64_t{1000});
+  add_value(command, "--refits", protocol.refits, "Refits of no change, of which the median counts")
+      ->check(some);
+  add_value(command, "--changes", protocol.changes, "Refits of a change, likewise")->check(some);
   add_value(command, "--owners", protocol.owners, "Owners");
   add_value(command, "--nodes", protocol.nodes, "Rollout nodes");
   add_value(command, "--receivers-per-node", protocol.receivers_per_node, "Receivers of each");

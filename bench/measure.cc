@@ -55,10 +55,10 @@ ProcessorUse ProcessorUse::now() {
   return use;
 }
 
-double ProcessorUse::share_of_others(const ProcessorUse& begin) {
-  const ProcessorUse end = now();
+std::optional<double> ProcessorUse::share_of_others(const ProcessorUse& begin,
+                                                    const ProcessorUse& end) {
   const double all = end.all - begin.all;
-  if (all <= 0) return 0;
+  if (begin.all <= 0 || all <= 0) return std::nullopt;
   return std::max(0.0, (end.busy - begin.busy - (end.own - begin.own)) / all);
 }
 

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 namespace dcr {
@@ -42,8 +43,9 @@ struct ProcessorUse {
   double own = 0;   // by this process and those that it has waited for
 
   static ProcessorUse now();
-  // What other programs took of the processors from `begin` to now, from 0 to 1.
-  static double share_of_others(const ProcessorUse& begin);
+  // What other programs took of the processors' time from `begin` to `end`, from 0 to 1; nothing
+  // where the system does not say what it is.
+  static std::optional<double> share_of_others(const ProcessorUse& begin, const ProcessorUse& end);
 };
 
 // Keeps the compiler from dropping the computation of `value`.

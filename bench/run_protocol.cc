@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -156,6 +157,14 @@ void add_work(const ProtocolOptions& options, const RefitWork& work, const Proce
       times.zero_ms, times.changed_ms, all));
 }
 
+std::string others_note(std::optional<double> share) {
+  if (!share) return "what other programs took of the processors is unknown";
+  return fmt::format(
+      "other programs took {:.0f} % of the processors' time while the cluster with a change ran, "
+      "from its start to its end; how long refits waited for them is not known",
+      100 * *share);
+}
+
 }  // namespace
 
 Result<Report> run_protocol(const ProtocolOptions& options) {
@@ -190,7 +199,7 @@ Result<Report> run_protocol(const ProtocolOptions& options) {
   const ProcessorUse begin = ProcessorUse::now();
   DCR_ASSIGN(const LocalResult changed,
              run_cluster(options, at("changed"), large.before, std::move(versions)));
-  const double others = ProcessorUse::share_of_others(begin);
+  const std::optional<double> others = ProcessorUse::share_of_others(begin, ProcessorUse::now());
   DCR_TRY(check_exact(changed));
   const RefitShape shape{options.owners, options.receivers_per_node};
   DCR_ASSIGN(const RefitWork work, measure_refit_work(large, shape, kWorkRounds, at("work")));
@@ -207,10 +216,7 @@ Result<Report> run_protocol(const ProtocolOptions& options) {
       "change on {} of weights, {} of {:g} % on {}; no requests are served meanwhile",
       options.owners, options.nodes, options.receivers_per_node, processor_count(), options.refits,
       options.small_size, options.changes, 100 * options.rate, options.size));
-  report.add_note(fmt::format(
-      "other programs took {:.0f} % of the processors while the cluster with a change ran: by that "
-      "much a refit waited for them",
-      100 * others));
+  report.add_note(others_note(others));
   return report;
 }
 

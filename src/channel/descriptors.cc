@@ -156,7 +156,8 @@ Status WritableMemory::write(std::uint64_t at, ByteSpan bytes) {
     const ssize_t written = uninterrupted([&] {
       return ::pwrite(descriptor_.get(), bytes.data(), bytes.size(), static_cast<off_t>(at));
     });
-    if (written <= 0) return system_failure("write shared memory", errno);
+    if (written < 0) return system_failure("write shared memory", errno);
+    if (written == 0) return {Code::kIo, "cannot write shared memory: it takes no more bytes"};
     at += static_cast<std::uint64_t>(written);
     bytes = bytes.subspan(static_cast<std::size_t>(written));
   }

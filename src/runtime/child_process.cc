@@ -87,6 +87,8 @@ ChildProcess::~ChildProcess() {
 }
 
 std::uint64_t ChildProcess::processor_nanoseconds() const {
+  // Once it was waited for, its number may be another's.
+  if (!is_there()) return 0;
   clockid_t clock{};
   timespec time{};
   if (clock_getcpuclockid(static_cast<pid_t>(pid_), &clock) != 0) return 0;
@@ -96,7 +98,7 @@ std::uint64_t ChildProcess::processor_nanoseconds() const {
 }
 
 ChildProcess::State ChildProcess::poll() {
-  while (state_ == State::kRuns || state_ == State::kStopped) {
+  while (is_there()) {
     int status = 0;
     const pid_t pid = waitpid(static_cast<pid_t>(pid_), &status, WNOHANG | WUNTRACED | WCONTINUED);
     if (pid <= 0) break;
@@ -114,9 +116,13 @@ ChildProcess::State ChildProcess::poll() {
   return state_;
 }
 
-void ChildProcess::kill() { ::kill(static_cast<pid_t>(pid_), SIGKILL); }
-void ChildProcess::terminate() { ::kill(static_cast<pid_t>(pid_), SIGTERM); }
-void ChildProcess::pause() { ::kill(static_cast<pid_t>(pid_), SIGSTOP); }
-void ChildProcess::resume() { ::kill(static_cast<pid_t>(pid_), SIGCONT); }
+void ChildProcess::signal(int number) {
+  if (is_there()) ::kill(static_cast<pid_t>(pid_), number);
+}
+
+void ChildProcess::kill() { signal(SIGKILL); }
+void ChildProcess::terminate() { signal(SIGTERM); }
+void ChildProcess::pause() { signal(SIGSTOP); }
+void ChildProcess::resume() { signal(SIGCONT); }
 
 }  // namespace dcr

@@ -43,6 +43,7 @@ class ChildProcess {
   State poll();
   int code() const { return code_; }
 
+  // Nothing once poll() has said that it is gone.
   void kill();       // SIGKILL; poll() says when it is gone
   void terminate();  // SIGTERM
   void pause();      // SIGSTOP
@@ -50,10 +51,15 @@ class ChildProcess {
 
   std::int64_t pid() const { return pid_; }
 
-  // Processor time of all its threads, in nanoseconds; 0 when it is gone.
+  // Processor time of all its threads, in nanoseconds; 0 once poll() has said that it
+  // is gone.
   std::uint64_t processor_nanoseconds() const;
 
  private:
+  // Its number is still its own.
+  bool is_there() const { return state_ == State::kRuns || state_ == State::kStopped; }
+  void signal(int number);
+
   const std::int64_t pid_;
   State state_ = State::kRuns;
   int code_ = 0;

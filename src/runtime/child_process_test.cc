@@ -60,6 +60,7 @@ TEST(ChildProcess, IsPausedResumedAndKilled) {
   (*child)->terminate();
   wait_for(**child, State::kKilled);
   EXPECT_EQ((*child)->code(), SIGTERM);
+  EXPECT_EQ((*child)->processor_nanoseconds(), 0U);
 }
 
 TEST(ChildProcess, EndsWithItsObject) {

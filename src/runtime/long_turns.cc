@@ -1,5 +1,6 @@
 #include "runtime/long_turns.h"
 
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -29,6 +30,7 @@ struct SchedulingAttributes {
 void take_long_turns() {
   SchedulingAttributes attributes;
   if (::syscall(SYS_sched_getattr, 0, &attributes, sizeof(attributes), 0) != 0) return;
+  if (attributes.policy != SCHED_OTHER && attributes.policy != SCHED_BATCH) return;
   attributes.size = sizeof(attributes);
   attributes.runtime_ns = kTurnNs;
   static_cast<void>(::syscall(SYS_sched_setattr, 0, &attributes, 0));

@@ -23,5 +23,16 @@ TEST(LongTurns, ChangeNothingElseOfTheThread) {
   });
 }
 
+// Of a policy without turns: it stays as it is.
+TEST(LongTurns, LeaveOtherPoliciesAlone) {
+  const auto thread = make_executor(2);
+  thread->submit([] {
+    const sched_param none{};
+    ASSERT_EQ(::sched_setscheduler(0, SCHED_IDLE, &none), 0);
+    take_long_turns();
+    EXPECT_EQ(::sched_getscheduler(0), SCHED_IDLE);
+  });
+}
+
 }  // namespace
 }  // namespace dcr
