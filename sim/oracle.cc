@@ -222,10 +222,10 @@ void Oracle::on_refit(const std::string& label, const CommitRecord& committed) {
   }
 }
 
-void Oracle::on_refit_failed(const std::string& label, std::uint64_t base, bool unknown) {
+void Oracle::on_refit_failed(const std::string& label, std::uint64_t after, bool unknown) {
   if (unknown) return;
   for (const auto& [version, commit] : history_) {
-    if (version > base && commit.label == label) {
+    if (commit.id.baseline > after && commit.label == label) {
       world_.fail("refit " + label + " fails, but is committed as " + text_of(commit.id));
     }
   }

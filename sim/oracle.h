@@ -46,8 +46,9 @@ class Oracle {
   void on_baseline(const OwnerProcess& owner, std::uint64_t version);
   void on_constructed(const Attempt& attempt, const PrepareResult& result);
   void on_refit(const std::string& label, const CommitRecord& committed);
-  // `base`: what was committed when the owners called; an owner that starts anew calls again.
-  void on_refit_failed(const std::string& label, std::uint64_t base, bool unknown);
+  // `after`: the last attempt when the first owner called; one that starts anew calls again, and
+  // what its earlier life sent may be committed though its call fails.
+  void on_refit_failed(const std::string& label, std::uint64_t after, bool unknown);
 
   // What a receiver that loaded `weights` as the base finds when it compares.
   Status check_base(const std::vector<std::vector<Digest>>& digests, std::uint32_t weights) const;

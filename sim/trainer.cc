@@ -92,7 +92,7 @@ void Trainer::refit(std::uint32_t rank) {
   if (!same) owner.load(weights_);
   owner.later(between(world_.prng(), 0, 3000), [this, rank, same, call = calls_made_, &owner] {
     if (call != calls_made_ || !calling_) return;
-    calls_[rank].base = world_.oracle().committed().id.version;
+    calls_[rank].after = world_.control().plane().read().value().transition.attempt;
     owner.refit({label_, asynchronous_, same});
   });
 }
@@ -148,9 +148,9 @@ void Trainer::judge() {
   std::uint64_t attempts = 0;
   bool committed = false;
   bool unknown = false;
-  std::uint64_t base = calls_[0].base;
+  std::uint64_t after = calls_[0].after;
   for (const Call& one : calls_) {
-    base = std::min(base, one.base);
+    after = std::min(after, one.after);
     attempts = std::max(attempts, one.finished->attempts);
     committed = committed || one.finished->status.ok();
     unknown = unknown || one.finished->status.code() == Code::kUnknownOutcome;
@@ -162,7 +162,7 @@ void Trainer::judge() {
   }
   ++failures_;
   labels_[label_].failed = !unknown;
-  world_.oracle().on_refit_failed(label_, base, unknown);
+  world_.oracle().on_refit_failed(label_, after, unknown);
   world_.refit_ended(false);
   // Some other weights, or the same again.
   const bool changes = happens(world_.prng(), world_.swarm().changes_candidate);

@@ -51,8 +51,8 @@ class Trainer {
     bool failed = false;
   };
   struct Call {
-    bool called = false;     // in the owner's present life
-    std::uint64_t base = 0;  // the version that was committed when it called
+    bool called = false;      // in the owner's present life
+    std::uint64_t after = 0;  // the last attempt when it called: no earlier one binds its candidate
     std::optional<RefitFinished> finished;
   };
 
