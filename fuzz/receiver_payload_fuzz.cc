@@ -16,68 +16,53 @@ namespace {
 
 constexpr PayloadLimits kLimits = {1u << 20, 1u << 20};
 
-class Fuzz {
+ReceiverOptions options() {
+  ReceiverOptions options;
+  options.payload_limits = kLimits;
+  options.decoded_bytes_max = 1u << 20;
+  return options;
+}
+
+class Fuzz : FuzzReceiver {
  public:
-  Fuzz() {
-    ReceiverOptions options;
-    options.payload_limits = kLimits;
-    options.decoded_bytes_max = 1u << 20;
-    options.owners.resize(1);
-    for (std::uint32_t i = 0; i < catalogue_.size(); ++i) {
-      words_.emplace_back(catalogue_[i].words * word_bytes(catalogue_[i].dtype), 0x3c);
-      options.owners[0].push_back({i, ItemBox::range(0, catalogue_[i].words)});
-    }
-    DCR_ASSERT(load_dense(rank_.loader, catalogue_, words_).ok());
-    base_ = rank_.parameters();
-    receiver_ =
-        Receiver::create(catalogue_, rank_.loader, rank_.memory, *executor_, options).value();
-    DCR_ASSERT(receiver_->prewarm().ok());
-    DCR_ASSERT(receiver_->classes()[0].path == TensorPath::kScratch);
-    DCR_ASSERT(receiver_->classes()[4].path == TensorPath::kTraced);
+  Fuzz() : FuzzReceiver(options()) {
+    DCR_ASSERT(receiver->classes()[0].path == TensorPath::kScratch);
+    DCR_ASSERT(receiver->classes()[4].path == TensorPath::kTraced);
   }
 
-  const Digest& schema() const { return catalogue_.schema(); }
+  const Digest& schema() const { return catalogue.schema(); }
 
   void run(ByteSpan stored) {
-    DCR_ASSERT(receiver_->begin_attempt({}).ok());
-    const Result<Ingested> ingested = receiver_->ingest(stored);
-    DCR_ASSERT(rank_.parameters() == base_);
+    DCR_ASSERT(receiver->begin_attempt({}).ok());
+    const Result<Ingested> ingested = receiver->ingest(stored);
+    DCR_ASSERT(rank.loader.parameters() == base);
     if (!ingested.ok() || *ingested != Ingested::kQueued) return;
-    const Result<std::uint64_t> applied = receiver_->apply();
+    const Result<std::uint64_t> applied = receiver->apply();
     DCR_ASSERT(applied.ok());
     check_applied(stored, *applied);
-    for (std::size_t i = 0; i < base_.size(); ++i) {
-      const MutableByteSpan bytes = rank_.memory.bytes(rank_.loader.all_targets[i].view.storage);
-      std::copy(base_[i].begin(), base_[i].end(), bytes.begin());
-    }
+    restore_base();
   }
 
  private:
   void check_applied(ByteSpan stored, std::uint64_t applied) {
-    std::vector<Bytes> words = words_;
-    const auto payload = Payload::read(stored, schema(), receiver_->specs(), kLimits);
+    std::vector<Bytes> changed = words;
+    const auto payload = Payload::read(stored, schema(), receiver->specs(), kLimits);
     DCR_ASSERT(payload.ok());
     DCR_ASSERT((payload->header().order() == 0) == (applied == 1));
-    std::vector<std::uint64_t> came(words.size());
+    std::vector<std::uint64_t> came(changed.size());
     for (const ItemView& item : payload->items()) came[item.header.tensor] += item.header.changes;
     for (const ItemView& item : payload->items()) {
       const ItemHeader& header = item.header;
-      Bytes& tensor = words[header.tensor];
-      const bool whole = receiver_->classes()[header.tensor].need == Need::kDense;
+      Bytes& tensor = changed[header.tensor];
+      const bool whole = receiver->classes()[header.tensor].need == Need::kDense;
       // What is needed whole and came in part waits for the rest.
       if (applied == 0 || (whole && came[header.tensor] < tensor.size())) continue;
       apply_item(item, MutableByteSpan(tensor).subspan(header.box.offset * header.width));
     }
     FuzzRank dense;
-    DCR_ASSERT(load_dense(dense.loader, catalogue_, words).ok());
-    DCR_ASSERT(rank_.parameters() == dense.parameters());
+    DCR_ASSERT(load_dense(dense.loader, catalogue, changed).ok());
+    DCR_ASSERT(rank.loader.parameters() == dense.loader.parameters());
   }
-
-  Catalogue catalogue_ = fuzz_catalogue();
-  FuzzRank rank_;
-  std::vector<Bytes> words_, base_;
-  std::unique_ptr<Executor> executor_ = make_executor(1);
-  std::unique_ptr<Receiver> receiver_;
 };
 
 }  // namespace

@@ -1,8 +1,14 @@
-// What fuzzers' payloads are for: a catalogue, and a serving rank that loads it.
+// What fuzzers' payloads are for: a catalogue, a serving rank that loads it, and its receiver.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <utility>
 #include <vector>
 
+#include "base/assert.h"
+#include "receiver/receiver.h"
 #include "receiver/test_loader.h"
 
 namespace dcr {
@@ -55,14 +61,34 @@ struct FuzzRank {
       return LoadReport::kLoaded;
     };
   }
+};
 
-  std::vector<Bytes> parameters() {
-    std::vector<Bytes> all;
-    for (const LoaderTarget& target : loader.all_targets) {
-      const MutableByteSpan bytes = memory.bytes(target.view.storage);
-      all.emplace_back(bytes.begin(), bytes.end());
+// Of one owner, which has all words; prewarmed over weights that are all the same byte.
+struct FuzzReceiver {
+  Catalogue catalogue = fuzz_catalogue();
+  FuzzRank rank;
+  std::vector<Bytes> words, base;  // of tensors, and of the parameters that they make
+  std::unique_ptr<Executor> executor = make_executor(1);
+  std::unique_ptr<Receiver> receiver;
+
+  explicit FuzzReceiver(ReceiverOptions options) {
+    options.owners.resize(1);
+    for (std::uint32_t i = 0; i < catalogue.size(); ++i) {
+      words.emplace_back(catalogue[i].words * word_bytes(catalogue[i].dtype), 0x3c);
+      options.owners[0].push_back({i, ItemBox::range(0, catalogue[i].words)});
     }
-    return all;
+    DCR_ASSERT(load_dense(rank.loader, catalogue, words).ok());
+    base = rank.loader.parameters();
+    receiver = Receiver::create(catalogue, rank.loader, rank.memory, *executor, std::move(options))
+                   .value();
+    DCR_ASSERT(receiver->prewarm().ok());
+  }
+
+  void restore_base() {
+    for (std::size_t i = 0; i < base.size(); ++i) {
+      const MutableByteSpan bytes = rank.memory.bytes(rank.loader.all_targets[i].view.storage);
+      std::copy(base[i].begin(), base[i].end(), bytes.begin());
+    }
   }
 };
 

@@ -278,10 +278,7 @@ Status SimModel::make_receivers() {
   }
   for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
     fingerprints_.push_back(receivers_[rank]->receiver_->fingerprint());
-    std::vector<Need>& needs = needs_.emplace_back();
-    for (const TensorClass& one : receivers_[rank]->receiver_->classes()) {
-      needs.push_back(one.need);
-    }
+    needs_.push_back(needs_of(receivers_[rank]->receiver_->classes()));
   }
   return {};
 }

@@ -40,6 +40,15 @@ class TestLoader final : public Loader {
   }
 
   std::vector<LoaderTarget> targets() override { return all_targets; }
+  // Bytes of each target.
+  std::vector<Bytes> parameters() {
+    std::vector<Bytes> all;
+    for (const LoaderTarget& target : all_targets) {
+      const MutableByteSpan bytes = memory_.bytes(target.view.storage);
+      all.emplace_back(bytes.begin(), bytes.end());
+    }
+    return all;
+  }
 
   Result<LoadReport> load(std::string_view name, const TensorView& value,
                           LoaderHook& hook) override {

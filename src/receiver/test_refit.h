@@ -22,14 +22,7 @@ struct TestRank {
   HostMemory memory{std::uint64_t{1} << 26};
   TestLoader loader{memory};
 
-  std::vector<Bytes> parameters() {
-    std::vector<Bytes> all;
-    for (const LoaderTarget& target : loader.all_targets) {
-      const MutableByteSpan bytes = memory.bytes(target.view.storage);
-      all.emplace_back(bytes.begin(), bytes.end());
-    }
-    return all;
-  }
+  std::vector<Bytes> parameters() { return loader.parameters(); }
 };
 
 inline Shape row_major(const Shape& sizes) {
