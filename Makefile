@@ -1,7 +1,7 @@
 # The short names of everything that is done here; docs/HACKING.md says more.
 # `make` builds the programs to build/release/bin/.
 
-.PHONY: release setup test test-arm64 lint demo cluster fuzz bench spec mutants clean
+.PHONY: release setup python test test-arm64 lint demo cluster fuzz bench spec mutants clean
 
 release:
 	cmake --preset release
@@ -14,6 +14,10 @@ setup:
 # UndefinedBehaviorSanitizer, those labelled `threads` under ThreadSanitizer, and the simulator.
 test: setup
 	tools/test.sh release dev tsan sim
+
+# The Python package with what its tests and demos need, in build/venv.
+python: setup
+	tools/python.sh
 
 test-arm64:
 	tools/setup.sh arm64

@@ -19,6 +19,8 @@ packages=(
   xdelta3 zstd
   # The demo and tools/*.py; git lists the files that lint looks at.
   python3 python3-pip unzip git
+  # The Python package and its tests.
+  python3-venv python3-dev
 )
 arm64_packages=(
   g++-aarch64-linux-gnu qemu-user googletest
