@@ -67,4 +67,21 @@ Result<std::uint64_t> tensor_bytes(Dtype dtype, const Shape& shape);
 // Elements of a tensor, under the same limits.
 Result<std::uint64_t> tensor_elements(const Shape& shape);
 
+// A tensor of the checkpoint, as owners publish it and receivers load it (paper §4).
+struct CanonicalTensor {
+  std::string name;
+  Dtype dtype = Dtype::kU8;
+  Shape shape;
+  std::uint64_t words = 0;  // elements, or bytes of a sub-byte dtype; 0: to be counted
+};
+
+// Words of a canonical tensor: (i0, i1, …) lies at offset + Σ i_d · strides_d of the flat tensor.
+struct CanonicalBox {
+  std::uint32_t tensor = 0;  // its index, by name
+  std::uint64_t offset = 0;
+  Shape sizes;
+  Shape strides;
+  bool operator==(const CanonicalBox&) const = default;
+};
+
 }  // namespace dcr

@@ -13,13 +13,6 @@
 
 namespace dcr {
 
-struct CanonicalTensor {
-  std::string name;
-  Dtype dtype = Dtype::kU8;
-  Shape shape;
-  std::uint64_t words = 0;  // elements, or bytes of a sub-byte dtype
-};
-
 // The same error with "tensor" and its name before its message, and as its tensor; success stays
 // success.
 Status about_tensor(const CanonicalTensor& tensor, const Status& status);
