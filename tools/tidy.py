@@ -37,12 +37,16 @@ LAYERS = {
 # What a layer's tests may include beside it: a reference to run against.
 TEST_LAYERS = {"protocol": ["control"]}
 COMMON_HEADERS = {"dcr/status.h", "dcr/tensor.h", "dcr/options.h", "dcr/ports.h",
-                  "dcr/control.h", "dcr/transport.h"}
+                  "dcr/cancel.h", "dcr/control.h", "dcr/transport.h"}
 # The other public headers belong to those who implement or use them.
 PUBLIC_HEADER_USERS = {"delta", "api", "cli"}
 
-# A library's headers (by prefix) and the folders that may include them. Folders: those of src/,
-# "include", "bench", "fuzz", "tests", "sim", and "test" for every x_test.cc, x_bench.cc, test_x.h.
+# The module's threads: that of a call that takes long.
+PYTHON_CALLS = "python/src/blocking.cc"
+
+# A library's headers (by prefix) and the folders (or single files) that may include them. Folders:
+# those of src/, "include", "python", "bench", "fuzz", "tests", "sim", and "test" for every
+# x_test.cc, x_bench.cc, test_x.h.
 OS_FOLDERS = {"runtime", "channel", "cli", "bench", "fuzz", "tests", "sim", "test"}
 LIBRARIES = [
     ("sodium", {"base", "channel"}),
@@ -62,19 +66,21 @@ LIBRARIES = [
     ("gmock/", {"test", "tests"}),
     ("rapidcheck", {"test", "tests"}),
     ("benchmark/", {"test", "bench"}),
-    ("thread", {"runtime", "bench", "test", "tests"}),
-    ("condition_variable", {"runtime", "test", "tests"}),
+    ("nanobind/", {"python"}),
+    ("Python.h", set()),
+    ("thread", {"runtime", "bench", "test", "tests", PYTHON_CALLS}),
+    ("condition_variable", {"runtime", "test", "tests", PYTHON_CALLS}),
     ("future", set()),
     ("random", set()),
     ("regex", set()),
     ("mutex", {"runtime", "run", "source", "receiver", "delta", "control", "channel", "transport",
                "api",
-               "cli", "bench", "test", "tests"}),
-    ("chrono", {"runtime", "cli", "bench", "test", "tests"}),
+               "cli", "bench", "test", "tests", "python"}),
+    ("chrono", {"runtime", "cli", "bench", "test", "tests", PYTHON_CALLS}),
     ("iostream", {"cli", "bench", "fuzz"}),
     ("filesystem", {"bench", "fuzz", "test", "tests"}),
     ("fstream", {"bench", "fuzz", "test", "tests"}),
-    ("unistd.h", OS_FOLDERS),
+    ("unistd.h", OS_FOLDERS | {"python/src/handle.h"}),
     ("fcntl.h", OS_FOLDERS),
     ("dirent.h", OS_FOLDERS),
     ("signal.h", OS_FOLDERS),
@@ -86,9 +92,9 @@ LIBRARIES = [
 # What code must not say, where it may all the same, and what to do instead. Comments and string
 # literals do not count. A path in `allowed` is a folder as above or one file.
 BANNED = [
-    (r"\bstd::(jthread|thread|async)\b", {"runtime", "bench", "test", "tests"},
+    (r"\bstd::(jthread|thread|async)\b", {"runtime", "bench", "test", "tests", PYTHON_CALLS},
      "take an Executor (runtime/threads.h)"),
-    (r"\bstd::condition_variable\b", {"runtime", "test", "tests"},
+    (r"\bstd::condition_variable\b", {"runtime", "test", "tests", PYTHON_CALLS},
      "use BoundedQueue or Executor::wait"),
     (r"\bstd::(random_device|mt19937(_64)?|default_random_engine)\b", set(),
      "use a seeded Prng (base/prng.h)"),
@@ -213,7 +219,7 @@ FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 COLUMNS_MAX = 100
 
-CODE_FOLDERS = ("src/", "include/", "bench/", "fuzz/", "tests/", "sim/")
+CODE_FOLDERS = ("src/", "include/", "python/", "bench/", "fuzz/", "tests/", "sim/")
 WORDS = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 MACHINE_PATHS = re.compile(r"(?<![\w.~-])/(root|home|work)/")
 # The checker and its test name what they look for.
@@ -273,7 +279,7 @@ def is_test(path):
 
 
 def folder_of(path):
-    """The folder that rules speak of: a layer, or "include", "bench", "fuzz", "tests", "sim"."""
+    """The folder that rules speak of: a layer, or "include", "python", "bench", "fuzz", …"""
     parts = path.split("/")
     return parts[1] if parts[0] == "src" and len(parts) > 2 else parts[0]
 
@@ -297,6 +303,11 @@ def check_project_include(path, line, header, findings):
     if path.startswith("include/"):
         findings.add(path, line, "layers",
                      f"a public header includes {header}: it may only include dcr/…")
+        return
+    if path.startswith("python/"):
+        if "/" in header:
+            findings.add(path, line, "layers",
+                         f"the bindings include {header}: they stand on dcr/… alone")
         return
     if not path.startswith("src/"):
         return

@@ -44,12 +44,14 @@ class TidyTest(unittest.TestCase):
         self.fires({"src/simd/a.h": header('#include "dcr/delta.h"\n')}, "[layers]")
         self.fires({"include/dcr/a.h": header('#include "base/a.h"\n')}, "[layers]", "public")
         self.fires({"src/base/a.h": header('#include "tests/support/a.h"\n')}, "[layers]")
+        self.fires({"python/src/a.h": header('#include "runtime/file.h"\n')}, "[layers]")
         self.fires({"src/protocol/a.h": header('#include "control/a.h"\n')}, "[layers]")
         self.fires({"src/codec/a_test.cc": '#include "control/a.h"\n'}, "[layers]")
         self.clean({"src/source/a.h": header('#include "source/b.h"\n#include "codec/c.h"\n'
                                              '#include "dcr/status.h"\n'),
                     "src/cli/a.h": header('#include "dcr/delta.h"\n'),
                     "src/base/a_test.cc": '#include "tests/support/a.h"\n',
+                    "python/src/a.h": header('#include "b.h"\n#include "dcr/delta.h"\n'),
                     "src/protocol/a_test.cc": '#include "control/a.h"\n',
                     "bench/a.h": header('#include "delta/a.h"\n')})
 
@@ -58,12 +60,14 @@ class TidyTest(unittest.TestCase):
                    "src/tensor/a.h:2: [libraries] <zstd.h> is for bench codec")
         for name in ("sodium.h", "xxhash.h", "hwy/highway.h", "CLI/CLI.hpp", "fmt/format.h",
                      "spdlog/spdlog.h", "gtest/gtest.h", "rapidcheck.h", "thread", "random",
-                     "iostream", "filesystem", "unistd.h", "sys/stat.h", "chrono"):
+                     "iostream", "filesystem", "unistd.h", "sys/stat.h", "chrono",
+                     "nanobind/nanobind.h"):
             self.fires({"src/codec/a.h": header(f"#include <{name}>\n")}, "[libraries]", name)
         self.clean({"src/base/a.h": header("#include <sodium.h>\n#include <xxhash.h>\n"),
                     "src/codec/a.h": header("#include <zstd.h>\n#include <vector>\n"),
                     "src/simd/a_test.cc": "#include <gtest/gtest.h>\n#include <thread>\n",
-                    "src/runtime/a.h": header("#include <thread>\n#include <sys/stat.h>\n")})
+                    "src/runtime/a.h": header("#include <thread>\n#include <sys/stat.h>\n"),
+                    "python/src/a.h": header("#include <nanobind/nanobind.h>\n")})
 
     def test_json_once(self):
         include = "#include <nlohmann/json.hpp>\n"

@@ -19,13 +19,13 @@
 #include <string>
 #include <vector>
 
+#include "dcr/cancel.h"
 #include "dcr/options.h"
 #include "dcr/status.h"
 #include "dcr/tensor.h"
 
 namespace dcr {
 
-class CancelToken;
 class FileSystem;
 
 struct DeltaOptions {

@@ -15,12 +15,12 @@
 #include <string>
 #include <vector>
 
+#include "dcr/cancel.h"
 #include "dcr/options.h"
 #include "dcr/status.h"
 
 namespace dcr {
 
-class CancelToken;
 class Clock;
 class FileSystem;
 

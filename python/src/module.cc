@@ -1,9 +1,11 @@
 // The module `dcr._core`.
 #include <nanobind/nanobind.h>
 
+#include "blocking.h"
 #include "dcr/options.h"
 
 NB_MODULE(_core, module) {
-  module.doc() = "The C++ core of DCR.";
+  module.doc() = "The C++ core of DCR. Use the package `dcr`, which documents it.";
   module.attr("format_version") = dcr::kFormatVersion;
+  dcr::python::bind_progress(module);
 }

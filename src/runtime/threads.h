@@ -3,27 +3,14 @@
 // pipeline without any concurrency.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 
+#include "dcr/cancel.h"
 #include "dcr/status.h"
 
 namespace dcr {
-
-// A flag that asks long work to stop; set from a signal handler or another thread. Lock-free.
-class CancelToken {
- public:
-  void cancel() { cancelled_.store(true, std::memory_order_relaxed); }
-  bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
-  // For the next work. REQUIRES: what was asked to stop has ended.
-  void reset() { cancelled_.store(false, std::memory_order_relaxed); }
-
- private:
-  std::atomic<bool> cancelled_{false};
-  static_assert(std::atomic<bool>::is_always_lock_free);
-};
 
 class Executor {
  public:
