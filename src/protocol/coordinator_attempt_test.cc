@@ -22,8 +22,10 @@ TEST_F(CoordinatorTest, ASynchronousAttemptGoesInThisOrder) {
   for (int i = 2; i < 8; ++i)
     expected.push_back("open_apply 1 > " + all[static_cast<std::size_t>(i)]);
   for (int i = 4; i < 8; ++i) expected.push_back("flush 1 > " + all[static_cast<std::size_t>(i)]);
-  for (int i = 2; i < 8; ++i) expected.push_back("look > " + all[static_cast<std::size_t>(i)]);
-  for (int i = 0; i < 2; ++i) expected.push_back("look > " + all[static_cast<std::size_t>(i)]);
+  // Receivers first, whose gates wait for it; then nodes, and owners for their baselines.
+  for (const int i : {4, 5, 6, 7, 2, 3, 0, 1}) {
+    expected.push_back("look > " + all[static_cast<std::size_t>(i)]);
+  }
   for (const char* message : {"refit_ended", "cleanup 1"}) {
     for (int i = 0; i < 2; ++i) {
       expected.push_back(std::string(message) + " > " + all[static_cast<std::size_t>(i)]);

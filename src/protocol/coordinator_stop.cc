@@ -30,8 +30,11 @@ void Coordinator::Machine::committed(const ControlRecords& records) {
   blame_.clear();
   note(attempt_text() + " is committed");
   enter(Phase::kBaseline);
-  for (const Peer& peer : peers_) {
-    if (peer.role != Role::kOwner && !peer.gone) send(peer.endpoint, Look{});
+  // First those whose gates wait for it. Owners are asked for their baselines next.
+  for (const Role role : {Role::kReceiver, Role::kNode}) {
+    for (const Peer& peer : peers_) {
+      if (peer.role == role && !peer.gone) send(peer.endpoint, Look{});
+    }
   }
 }
 

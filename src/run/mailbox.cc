@@ -28,6 +28,12 @@ std::map<std::string, SenderRole> roles_of(const RunConfig& config) {
   return roles;
 }
 
+std::map<std::string, SenderRole> senders_of(const std::map<std::string, MailboxPeer>& peers) {
+  std::map<std::string, SenderRole> senders;
+  for (const auto& [name, peer] : peers) senders[name] = peer.role;
+  return senders;
+}
+
 }  // namespace
 
 Result<KeyPair> endpoint_keys(const RunConfig& config, const PeerConfig& own) {
@@ -62,59 +68,100 @@ Result<std::unique_ptr<Mailbox>> Mailbox::open(ProcessContext& context, const st
   auto refused = [log = context.options().log, name](const std::string& text) { log(name, text); };
   DCR_ASSIGN(std::unique_ptr<Channel> channel, Channel::open(std::move(options)));
   return std::make_unique<Mailbox>(context.run(), name, std::move(peers), std::move(channel),
-                                   std::move(refused));
+                                   context.inboxes(), std::move(refused));
 }
 
-Mailbox::Mailbox(const RunId& run, std::string name, std::map<std::string, MailboxPeer> peers,
-                 std::unique_ptr<Channel> channel,
-                 std::function<void(const std::string& text)> refused)
-    : run_(run),
-      name_(std::move(name)),
-      peers_(std::move(peers)),
-      channel_(std::move(channel)),
-      refused_(std::move(refused)) {}
+Inbox::Inbox(const RunId& run, std::map<std::string, SenderRole> senders,
+             std::function<void(const std::string& text)> refused)
+    : run_(run), senders_(std::move(senders)), refused_(std::move(refused)) {}
 
-Mailbox::~Mailbox() {
-  stopping_ = true;
-  thread_.reset();
+void Inbox::open(Deliver deliver) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  deliver_ = std::move(deliver);
 }
 
-void Mailbox::start(Deliver deliver) {
-  thread_ = make_executor(2);
-  thread_->submit([this, deliver = std::move(deliver)] { receive(deliver); });
-}
+void Inbox::close() { open(nullptr); }
 
-void Mailbox::send(const std::string& to, std::uint64_t incarnation, const Message& message) {
-  const auto peer = peers_.find(to);
+bool Inbox::is_mine(const Envelope& envelope) const {
+  const std::uint64_t addressee = envelope.addressee.incarnation;
   const std::uint64_t own = incarnation_;
-  if (own == 0 || peer == peers_.end()) return;
-  const Envelope envelope{run_, {name_, own}, {to, incarnation}};
-  // Lost, as messages may be; the channel says why.
-  static_cast<void>(channel_->send(peer->second.address, envelope, encode_message(message)));
+  return envelope.run == run_ && own != 0 && (addressee == 0 || addressee == own);
 }
 
 // A key on the list is one endpoint's, and speaks in its role only.
-bool Mailbox::is_theirs(const std::string& sender, const Message& message) {
-  const auto peer = peers_.find(sender);
-  if (peer != peers_.end() && may_send(peer->second.role, message)) return true;
+bool Inbox::is_theirs(const std::string& sender, const Message& message) {
+  const auto role = senders_.find(sender);
+  if (role != senders_.end() && may_send(role->second, message)) return true;
   const std::string text =
       "dropped what " + sender + " sent: " + message_name(message) + " is not its to say";
   if (told_.insert(text).second) refused_(text);
   return false;
 }
 
-void Mailbox::receive(const Deliver& deliver) {
+void Inbox::take(const Envelope& envelope, Message message) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!deliver_ || !is_mine(envelope) || !is_theirs(envelope.sender.name, message)) return;
+  deliver_(envelope.sender, std::move(message));
+}
+
+std::shared_ptr<Inbox> Inboxes::find(const std::string& name) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = inboxes_.find(name);
+  return found == inboxes_.end() ? nullptr : found->second;
+}
+
+void Inboxes::add(const std::string& name, std::shared_ptr<Inbox> inbox) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  inboxes_[name] = std::move(inbox);
+}
+
+void Inboxes::remove(const std::string& name) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  inboxes_.erase(name);
+}
+
+Mailbox::Mailbox(const RunId& run, std::string name, std::map<std::string, MailboxPeer> peers,
+                 std::unique_ptr<Channel> channel, Inboxes& inboxes,
+                 std::function<void(const std::string& text)> refused)
+    : run_(run),
+      name_(std::move(name)),
+      peers_(std::move(peers)),
+      channel_(std::move(channel)),
+      inboxes_(inboxes),
+      inbox_(std::make_shared<Inbox>(run, senders_of(peers_), std::move(refused))) {
+  inboxes_.add(name_, inbox_);
+}
+
+Mailbox::~Mailbox() {
+  inboxes_.remove(name_);
+  inbox_->close();
+  stopping_ = true;
+  thread_.reset();
+}
+
+void Mailbox::start(Deliver deliver) {
+  inbox_->open(std::move(deliver));
+  thread_ = make_executor(2);
+  thread_->submit([this] { receive(); });
+}
+
+void Mailbox::send(const std::string& to, std::uint64_t incarnation, const Message& message) {
+  const auto peer = peers_.find(to);
+  const std::uint64_t own = inbox_->incarnation();
+  if (own == 0 || peer == peers_.end()) return;
+  const Envelope envelope{run_, {name_, own}, {to, incarnation}};
+  if (const std::shared_ptr<Inbox> inbox = inboxes_.find(to)) return inbox->take(envelope, message);
+  // Lost, as messages may be; the channel says why.
+  static_cast<void>(channel_->send(peer->second.address, envelope, encode_message(message)));
+}
+
+void Mailbox::receive() {
   while (!stopping_) {
     auto received = channel_->receive(kReceiveMs);
-    if (!received) continue;
-    const Envelope& envelope = received->envelope;
-    const std::uint64_t addressee = envelope.addressee.incarnation;
-    const std::uint64_t own = incarnation_;
-    if (envelope.run != run_ || own == 0 || (addressee != 0 && addressee != own)) continue;
+    if (!received || !inbox_->is_mine(received->envelope)) continue;
     Result<Message> message = decode_message(received->body);
-    // Only a peer with a changed or another version's program sends such.
-    if (!message.ok() || !is_theirs(envelope.sender.name, *message)) continue;
-    deliver(envelope.sender, std::move(message).value());
+    // Only a peer with a changed or another version's program sends what cannot be decoded.
+    if (message.ok()) inbox_->take(received->envelope, std::move(message).value());
   }
 }
 

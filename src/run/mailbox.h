@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 
@@ -30,41 +31,88 @@ struct MailboxPeer {
   SenderRole role;
 };
 
-class Mailbox {
+// Takes what comes for one endpoint, from the channel or from an endpoint of the same process.
+// Thread-safe.
+class Inbox {
  public:
   using Deliver = std::function<void(const Endpoint& from, Message message)>;
 
+  // `refused` hears once of each kind of message that a peer has no business with.
+  Inbox(const RunId& run, std::map<std::string, SenderRole> senders,
+        std::function<void(const std::string& text)> refused);
+
+  // Until open() and after close() whatever comes is lost. close() waits for a delivery.
+  void open(Deliver deliver);
+  void close();
+  // The endpoint's own incarnation; 0: it has none, and gets nothing.
+  void set_incarnation(std::uint64_t incarnation) { incarnation_ = incarnation; }
+  std::uint64_t incarnation() const { return incarnation_; }
+  // Delivers what is of this run, addressed to this incarnation or to none in particular, and its
+  // sender's to say; drops the rest.
+  void take(const Envelope& envelope, Message message);
+  // Of this run and for this incarnation: worth decoding.
+  bool is_mine(const Envelope& envelope) const;
+
+ private:
+  bool is_theirs(const std::string& sender, const Message& message);
+
+  const RunId run_;
+  const std::map<std::string, SenderRole> senders_;
+  const std::function<void(const std::string& text)> refused_;
+  std::atomic<std::uint64_t> incarnation_{0};
+  std::mutex mutex_;
+  Deliver deliver_;             // guarded by mutex_; empty: closed
+  std::set<std::string> told_;  // guarded by mutex_: what refused_ has heard
+};
+
+// The inboxes of a process's endpoints, by their names: what a gate and its receivers say to one
+// another takes no way through sockets where they share a process. Thread-safe.
+class Inboxes {
+ public:
+  std::shared_ptr<Inbox> find(const std::string& name);
+  void add(const std::string& name, std::shared_ptr<Inbox> inbox);
+  void remove(const std::string& name);
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, std::shared_ptr<Inbox>> inboxes_;  // guarded by mutex_
+};
+
+class Mailbox {
+ public:
+  using Deliver = Inbox::Deliver;
+
   // Listens as the configuration says. Errors: the channel's, and those of the endpoint's key.
   static Result<std::unique_ptr<Mailbox>> open(ProcessContext& context, const std::string& name);
-  // For open(). `refused` hears once of each kind of message that a peer has no business with.
+  // For open(). `inboxes`: of the process. `refused`: as Inbox has it.
   Mailbox(const RunId& run, std::string name, std::map<std::string, MailboxPeer> peers,
-          std::unique_ptr<Channel> channel, std::function<void(const std::string& text)> refused);
+          std::unique_ptr<Channel> channel, Inboxes& inboxes,
+          std::function<void(const std::string& text)> refused);
   ~Mailbox();
   Mailbox(const Mailbox&) = delete;
   Mailbox& operator=(const Mailbox&) = delete;
 
-  // From now on calls `deliver`, on a thread of the mailbox, with every message of this run that is
-  // addressed to the endpoint's incarnation, or to none in particular, and that is its sender's to
-  // say. Call once.
+  // From now on calls `deliver` with every message of this run that is addressed to the endpoint's
+  // incarnation, or to none in particular, and that is its sender's to say: on a thread of the
+  // mailbox, or on that of a sender in this process, one call at a time. Must not wait, nor send to
+  // an endpoint of this process. Call once.
   void start(Deliver deliver);
 
   // The endpoint's own incarnation; 0: it has none, sends nothing and gets nothing.
-  void set_incarnation(std::uint64_t incarnation) { incarnation_ = incarnation; }
+  void set_incarnation(std::uint64_t incarnation) { inbox_->set_incarnation(incarnation); }
 
   // Never waits: what cannot be sent is lost, as messages may be. Thread-safe.
   void send(const std::string& to, std::uint64_t incarnation, const Message& message);
 
  private:
-  void receive(const Deliver& deliver);
-  bool is_theirs(const std::string& sender, const Message& message);
+  void receive();
 
   const RunId run_;
   const std::string name_;
   const std::map<std::string, MailboxPeer> peers_;
   const std::unique_ptr<Channel> channel_;
-  const std::function<void(const std::string& text)> refused_;
-  std::set<std::string> told_;  // of the receiving thread: what refused_ has heard
-  std::atomic<std::uint64_t> incarnation_{0};
+  Inboxes& inboxes_;
+  const std::shared_ptr<Inbox> inbox_;
   std::atomic<bool> stopping_{false};
   std::unique_ptr<Executor> thread_;
 };

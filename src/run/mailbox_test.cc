@@ -22,7 +22,7 @@ class MailboxTest : public ChannelTest {
                                                       {"c", {"", {Role::kReceiver}}}};
     auto channel = open("c");
     address_ = channel->address();
-    mailbox_ = std::make_unique<Mailbox>(RunId{7}, "c", peers, std::move(channel),
+    mailbox_ = std::make_unique<Mailbox>(RunId{7}, "c", peers, std::move(channel), inboxes_,
                                          [this](const std::string& text) { refused_.push(text); });
     mailbox_->set_incarnation(1);
     mailbox_->start([this](const Endpoint& from, const Message& message) {
@@ -38,6 +38,7 @@ class MailboxTest : public ChannelTest {
   std::unique_ptr<Channel> a_, b_;
   std::string address_;
   EventQueue<std::string> delivered_, refused_;
+  Inboxes inboxes_;
   std::unique_ptr<Mailbox> mailbox_;
 };
 
@@ -74,6 +75,30 @@ TEST_F(MailboxTest, Case42MessagesOfAnotherRunOrLifeGoNoFurther) {
   send(*a_, from_to("a", "c"), CloseGate{1});  // for the life before
   send(*a_, other, Flush{1});
   EXPECT_EQ(next(), "a: flush");
+}
+
+// No address here leads anywhere.
+TEST_F(MailboxTest, EndpointsOfOneProcessNeedNoSockets) {
+  const std::map<std::string, MailboxPeer> peers = {{"b", {"", {Role::kNode}}},
+                                                    {"c", {"", {Role::kReceiver}}}};
+  Mailbox node(RunId{7}, "b", peers, open("b"), inboxes_, [](const std::string&) {});
+  const auto tell = [&node](std::uint64_t incarnation, const Message& message) {
+    node.send("c", incarnation, message);
+  };
+  tell(1, OwnerEnd{{false, 1}, 0, 0});  // said by nobody's life
+  node.set_incarnation(3);
+  tell(2, OwnerEnd{{false, 1}, 0, 0});  // for another life
+  tell(1, Flush{1});                    // not a node's to say
+  tell(1, OwnerEnd{{false, 1}, 0, 0});
+  EXPECT_EQ(next(), "b: owner_end");
+  EXPECT_EQ(refused_.pop(0), "dropped what b sent: flush is not its to say");
+  tell(0, StreamFailed{{false, 1}, {Code::kIo, "", "x"}});  // for whichever life
+  EXPECT_EQ(next(), "b: stream_failed");
+  // Who is gone gets nothing, and the sender doesn't notice.
+  mailbox_.reset();
+  tell(1, OwnerEnd{{false, 1}, 0, 0});
+  EXPECT_EQ(inboxes_.find("c"), nullptr);
+  EXPECT_EQ(delivered_.pop(0), std::nullopt);
 }
 
 }  // namespace

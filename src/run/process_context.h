@@ -46,6 +46,7 @@ class ProcessContext {
   ControlPlane& control() { return *control_; }
   ObjectStore& objects() { return objects_; }
   SpanRecorder& spans() { return spans_; }
+  Inboxes& inboxes() { return inboxes_; }
   // Appends what stages took since the last call to the file, one span a line: stage, endpoint,
   // begin and end in nanoseconds of the clock, processor time. Thread-safe.
   void write_spans();
@@ -61,6 +62,7 @@ class ProcessContext {
   const std::unique_ptr<SqliteControl> control_;
   const RunId run_;
   OperationPoints points_;
+  Inboxes inboxes_;
   SpanRecorder spans_;
   DirectoryObjectStore objects_;
   std::mutex mutex_;
