@@ -57,4 +57,13 @@ constexpr const char* attempt_mode_name(AttemptMode mode) {
   return "unknown";
 }
 
+// What is asked of owners for a canonical tensor, by one receiver or by several together (DESIGN
+// §7).
+enum class Need : std::uint8_t {
+  kAny,
+  kOverwrite,  // no xor, no add
+  kDense,      // all of it, changed or not
+  kSkip,       // nothing: no receiver has any of it
+};
+
 }  // namespace dcr

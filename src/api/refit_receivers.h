@@ -11,13 +11,13 @@
 
 #include "api/refit_context.h"
 #include "codec/payload.h"
+#include "dcr/options.h"
 #include "dcr/status.h"
 #include "layout/receiver_plan.h"
 #include "layout/reference_loader.h"
 #include "receiver/host_memory.h"
 #include "receiver/receiver.h"
 #include "tensor/checkpoint.h"
-#include "tensor/need.h"
 
 namespace dcr {
 

@@ -42,6 +42,11 @@ inline constexpr std::uint64_t kZstdWindowLogMax = 27;
 // Control messages.
 inline constexpr std::uint64_t kControlBodyBytesMax = 16 * kMiB;
 
+// A rank's declaration of what it holds.
+inline constexpr std::uint64_t kDeclarationBytesMax = 512 * kMiB;
+inline constexpr std::uint64_t kDeclaredRanksMax = 65'536;
+inline constexpr std::uint64_t kPartsPerTaskMax = std::uint64_t{1} << 16;
+
 // Delta files.
 inline constexpr std::uint64_t kFooterBytesMax = 512 * kMiB;
 

@@ -6,10 +6,10 @@
 #include <span>
 #include <vector>
 
+#include "dcr/options.h"
 #include "dcr/status.h"
 #include "receiver/prewarm.h"
 #include "receiver/receiver.h"
-#include "tensor/need.h"
 
 namespace dcr {
 

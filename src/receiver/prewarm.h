@@ -10,12 +10,12 @@
 
 #include "base/bytes.h"
 #include "base/digest.h"
+#include "dcr/options.h"
 #include "dcr/ports.h"
 #include "dcr/status.h"
 #include "receiver/plan.h"
 #include "receiver/trace.h"
 #include "tensor/catalogue.h"
-#include "tensor/need.h"
 
 namespace dcr {
 

@@ -11,11 +11,11 @@
 
 #include "base/limits.h"
 #include "codec/item.h"
+#include "dcr/options.h"
 #include "dcr/ports.h"
 #include "dcr/status.h"
 #include "source/source_plan.h"
 #include "tensor/catalogue.h"
-#include "tensor/need.h"
 #include "tensor/task.h"
 
 namespace dcr {

@@ -155,6 +155,14 @@ Result<std::vector<Axis>> check_view(const TensorView& view, std::uint64_t stora
 
 }  // namespace
 
+Status read_host_view(ByteSpan storage, const TensorView& view, MutableByteSpan out) {
+  DCR_ASSIGN(const std::vector<Axis> axes, check_view(view, storage.size(), out.size()));
+  if (out.empty()) return {};
+  const unsigned width = word_bytes(view.dtype);
+  gather_words(width, storage.data() + view.offset * width, axes, out.data());
+  return {};
+}
+
 std::uint64_t HostSourceMemory::add(ByteSpan bytes) {
   storages_.push_back({bytes.data(), nullptr, 0, bytes.size()});
   return storages_.size() - 1;
@@ -171,15 +179,14 @@ Status HostSourceMemory::read(const TensorView& view, std::span<std::uint8_t> ou
     return invalid("there is no storage " + std::to_string(view.storage));
   }
   const Storage& storage = storages_[static_cast<std::size_t>(view.storage)];
+  if (storage.file == nullptr) {
+    return read_host_view({storage.memory, static_cast<std::size_t>(storage.bytes)}, view, out);
+  }
   DCR_ASSIGN(const std::vector<Axis> axes, check_view(view, storage.bytes, out.size()));
   if (out.empty()) return {};
   const unsigned width = word_bytes(view.dtype);
   const std::uint64_t offset = view.offset * width;
-  if (storage.file != nullptr) {
-    return FileReader(*storage.file, width).read(storage.file_offset + offset, axes, out.data());
-  }
-  gather_words(width, storage.memory + offset, axes, out.data());
-  return {};
+  return FileReader(*storage.file, width).read(storage.file_offset + offset, axes, out.data());
 }
 
 }  // namespace dcr

@@ -10,6 +10,9 @@
 
 namespace dcr {
 
+// Reads a view of a storage that lies in `storage`: SourceMemory::read.
+Status read_host_view(ByteSpan storage, const TensorView& view, MutableByteSpan out);
+
 // Storages are added first and read then; reads may run at the same time.
 class HostSourceMemory final : public SourceMemory {
  public:

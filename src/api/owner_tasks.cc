@@ -1,0 +1,108 @@
+#include "api/owner_tasks.h"
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "layout/owner_plan.h"
+#include "tensor/text.h"
+#include "tensor/view.h"
+
+namespace dcr {
+namespace {
+
+std::string describe(const CanonicalTensor& tensor) {
+  return std::string(dtype_name(tensor.dtype)) + " " + shape_text(tensor.shape);
+}
+
+struct DeclaredTensor {
+  const CanonicalTensor* tensor = nullptr;
+  std::uint32_t rank = 0;
+};
+
+Result<Catalogue> agree_on_catalogue(std::span<const RankDeclaration> declarations) {
+  std::map<std::string_view, DeclaredTensor> seen;
+  std::vector<CanonicalTensor> tensors;
+  for (const RankDeclaration& declaration : declarations) {
+    for (const CanonicalTensor& tensor : declaration.tensors) {
+      const auto [found, fresh] =
+          seen.emplace(tensor.name, DeclaredTensor{&tensor, declaration.rank});
+      if (fresh) {
+        tensors.push_back(tensor);
+        continue;
+      }
+      const DeclaredTensor& first = found->second;
+      if (first.rank == declaration.rank) {
+        return Status(Code::kInvalidArgument,
+                      "tensor " + quoted_name(tensor.name) + ": rank " +
+                          std::to_string(first.rank) + " declares it twice",
+                      tensor.name);
+      }
+      if (first.tensor->dtype == tensor.dtype && first.tensor->shape == tensor.shape) continue;
+      return Status(Code::kMismatch,
+                    "tensor " + quoted_name(tensor.name) + ": rank " + std::to_string(first.rank) +
+                        " declares " + describe(*first.tensor) + " and rank " +
+                        std::to_string(declaration.rank) + " " + describe(tensor),
+                    tensor.name);
+    }
+  }
+  return Catalogue::make(std::move(tensors));
+}
+
+using Replicas = std::map<std::string_view, std::vector<std::uint32_t>>;
+
+Result<std::vector<ConversionTask>> tasks_of(const RankDeclaration& declaration,
+                                             const Catalogue& catalogue, const Replicas& replicas) {
+  std::vector<ConversionTask> tasks;
+  tasks.reserve(declaration.tasks.size());
+  for (const DeclaredTask& declared : declaration.tasks) {
+    ConversionTask& task = tasks.emplace_back();
+    task.name = declared.name;
+    task.view.storage = tasks.size() - 1;
+    task.view.dtype = view_dtype(declared.dtype);
+    task.view.sizes = declared.sizes;
+    task.view.strides = declared.strides;
+    for (const DeclaredPart& part : declared.parts) {
+      const std::int64_t tensor = catalogue.find(declaration.tensors[part.tensor].name);
+      task.placement.push_back({static_cast<std::uint32_t>(tensor), box_of(part.box)});
+    }
+    task.replicas = replicas.at(declared.name);
+    for (std::size_t i = 1; i < task.replicas.size(); ++i) {
+      if (task.replicas[i] != task.replicas[i - 1]) continue;
+      return Status(Code::kInvalidArgument, "task " + quoted_name(task.name) + ": rank " +
+                                                std::to_string(task.replicas[i]) +
+                                                " declares it twice");
+    }
+  }
+  return tasks;
+}
+
+}  // namespace
+
+Result<AgreedTasks> agree_on_tasks(std::span<const RankDeclaration> declarations) {
+  Replicas replicas;
+  for (std::size_t i = 0; i < declarations.size(); ++i) {
+    const RankDeclaration& declaration = declarations[i];
+    if (declaration.rank != i || declaration.ranks != declarations.size()) {
+      return Status(Code::kMismatch, "declaration " + std::to_string(i) + " of " +
+                                         std::to_string(declarations.size()) + " is of rank " +
+                                         std::to_string(declaration.rank) + " of " +
+                                         std::to_string(declaration.ranks));
+    }
+    for (const DeclaredTask& task : declaration.tasks) {
+      replicas[task.name].push_back(declaration.rank);
+    }
+  }
+  AgreedTasks agreed;
+  DCR_ASSIGN(agreed.catalogue, agree_on_catalogue(declarations));
+  for (const RankDeclaration& declaration : declarations) {
+    DCR_ASSIGN(std::vector<ConversionTask> tasks,
+               tasks_of(declaration, agreed.catalogue, replicas));
+    agreed.tasks.push_back(std::move(tasks));
+  }
+  DCR_TRY(check_tasks(agreed.catalogue, agreed.tasks));
+  return agreed;
+}
+
+}  // namespace dcr

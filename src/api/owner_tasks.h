@@ -1,0 +1,29 @@
+// What all ranks' declarations come to (dcr/owner.h): one catalogue, and tasks that know their
+// replicas.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "dcr/owner.h"
+#include "dcr/status.h"
+#include "tensor/box.h"
+#include "tensor/catalogue.h"
+#include "tensor/task.h"
+
+namespace dcr {
+
+Box box_of(const DeclaredBox& declared);
+DeclaredBox declared_of(const Box& box);
+
+struct AgreedTasks {
+  Catalogue catalogue;
+  std::vector<std::vector<ConversionTask>> tasks;  // by rank, in declared order
+};
+
+// `declarations` are those of ranks 0, 1, 2, … in order. Checked as check_tasks does. Errors:
+// kMismatch and kInvalidArgument naming tensor and ranks.
+Result<AgreedTasks> agree_on_tasks(std::span<const RankDeclaration> declarations);
+
+}  // namespace dcr
