@@ -213,6 +213,8 @@ TESTED_BY = {
     "src/cli/json.cc": ("src/cli/cli_test.cc", "the commands are run whole"),
     "src/cli/main.cc": ("src/cli/cli_test.cc", "hands its arguments on"),
     "src/cli/signals.cc": ("src/cli/cli_test.cc", "the commands are run whole"),
+    "src/api/owner_tasks.cc": ("src/api/owner_test.cc", "seen as errors of create"),
+    "src/api/stages.cc": ("src/api/refit_test.cc", "part of every result"),
 }
 
 FILE_LINES_MAX = 600

@@ -39,7 +39,7 @@ void forbid_pickling(Class& type) {
             (name + " cannot be pickled or copied: it belongs to the process that made it")
                 .c_str());
       },
-      nanobind::sig("def __reduce_ex__(self, protocol: int, /) -> NoReturn"));
+      nanobind::sig("def __reduce_ex__(self, protocol: object, /) -> str | tuple[object, ...]"));
 }
 
 }  // namespace dcr::python

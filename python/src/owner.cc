@@ -76,14 +76,15 @@ Result<DeclaredTask> task_of(const TaskTuple& from, std::size_t tensors) {
   return task;
 }
 
-nb::bytes bytes_of(std::span<const std::uint8_t> bytes) { return {bytes.data(), bytes.size()}; }
+nb::bytes bytes_of(std::span<const std::uint8_t> bytes) {
+  return nb::bytes(bytes.data(), bytes.size());
+}
 
 nb::bytes encode(std::uint32_t rank, std::uint32_t ranks, const std::vector<TensorTuple>& tensors,
                  const std::vector<TaskTuple>& tasks) {
   RankDeclaration declaration{rank, ranks, {}, {}};
   for (const auto& [name, dtype, shape] : tensors) {
-    declaration.tensors.push_back(
-        {name, take(dtype_from_name(dtype)), shape, 0});
+    declaration.tensors.push_back({name, take(dtype_from_name(dtype)), shape, 0});
   }
   for (const TaskTuple& from : tasks) {
     Result<DeclaredTask> task = task_of(from, tensors.size());
@@ -216,11 +217,10 @@ class PythonOwner {
                                      {"dense", AttemptMode::kDense}},
                                     "mode");
     if (encoding) {
-      asked.encoding = named<Encoding>(*encoding,
-                                       {{"overwrite", Encoding::kOverwrite},
-                                        {"xor", Encoding::kXor},
-                                        {"add", Encoding::kAdd}},
-                                       "encoding");
+      asked.encoding = named<Encoding>(
+          *encoding,
+          {{"overwrite", Encoding::kOverwrite}, {"xor", Encoding::kXor}, {"add", Encoding::kAdd}},
+          "encoding");
     }
     for (const std::string& need : needs) {
       asked.needs.push_back(named<Need>(need,
@@ -329,10 +329,7 @@ void bind_records(nb::module_& module) {
       .field("baseline_bytes", &SizesRecord::baseline_bytes, "Bytes that the baseline takes.");
 }
 
-void bind_class(nb::module_& module) {
-  nb::class_<PythonOwner> owner(
-      module, "EmbeddedOwner",
-      "One rank's owner, of the encoded declarations of all ranks in order. Not thread-safe.");
+void bind_construction(nb::class_<PythonOwner>& owner) {
   owner.def(nb::init<const std::vector<nb::bytes>&, std::uint32_t, unsigned, Size, Size, Size,
                      const std::string&, const nb::bytes&>(),
             nb::arg("declarations"), nb::arg("rank"), nb::kw_only(), nb::arg("threads") = 0,
@@ -369,10 +366,13 @@ void bind_class(nb::module_& module) {
                     "By owner: (index of the canonical tensor, offset, sizes, strides) of what it "
                     "may send, in words.");
   owner.def_prop_ro(
-      "baseline_version",
-      [](const PythonOwner& self) { return self.checked().baseline_version(); },
+      "baseline_version", [](const PythonOwner& self) { return self.checked().baseline_version(); },
       "The version that the baseline has, or None: then the next prepare sends everything.");
-  owner.def("replica_digests", &PythonOwner::replica_digests, nb::arg("progress").none() = nb::none(),
+}
+
+void bind_calls(nb::class_<PythonOwner>& owner) {
+  owner.def("replica_digests", &PythonOwner::replica_digests,
+            nb::arg("progress").none() = nb::none(),
             "A digest of each task's words as they are, for check_replicas on every rank.");
   owner.def(
       "check_replicas",
@@ -403,7 +403,6 @@ void bind_class(nb::module_& module) {
             nb::sig("def restore(self, *, run: bytes, attempt: int, version: int, "
                     "progress: object | None = None) -> tuple[Prepared, list[bytes]]"),
             "The baseline whole, for receivers that restore it.");
-  forbid_pickling(owner);
 }
 
 }  // namespace
@@ -417,7 +416,12 @@ void bind_owner(nb::module_& module) {
              "parts), where `shard` are boxes from the task's elements to those of a whole tensor, "
              "and `parts` (index in tensors, box) lead from there to canonical tensors. A box is "
              "(source offset, destination offset, [(size, source stride, destination stride)]).");
-  bind_class(module);
+  nb::class_<PythonOwner> owner(
+      module, "EmbeddedOwner",
+      "One rank's owner, of the encoded declarations of all ranks in order. Not thread-safe.");
+  bind_construction(owner);
+  bind_calls(owner);
+  forbid_pickling(owner);
 }
 
 }  // namespace dcr::python

@@ -18,7 +18,8 @@ std::string describe(const CanonicalTensor& tensor) {
 
 struct DeclaredTensor {
   const CanonicalTensor* tensor = nullptr;
-  std::uint32_t rank = 0;
+  std::uint32_t rank = 0;  // the first that declares it
+  std::uint32_t last = 0;
 };
 
 Result<Catalogue> agree_on_catalogue(std::span<const RankDeclaration> declarations) {
@@ -27,16 +28,16 @@ Result<Catalogue> agree_on_catalogue(std::span<const RankDeclaration> declaratio
   for (const RankDeclaration& declaration : declarations) {
     for (const CanonicalTensor& tensor : declaration.tensors) {
       const auto [found, fresh] =
-          seen.emplace(tensor.name, DeclaredTensor{&tensor, declaration.rank});
+          seen.emplace(tensor.name, DeclaredTensor{&tensor, declaration.rank, declaration.rank});
       if (fresh) {
         tensors.push_back(tensor);
         continue;
       }
-      const DeclaredTensor& first = found->second;
-      if (first.rank == declaration.rank) {
+      DeclaredTensor& first = found->second;
+      if (std::exchange(first.last, declaration.rank) == declaration.rank) {
         return Status(Code::kInvalidArgument,
                       "tensor " + quoted_name(tensor.name) + ": rank " +
-                          std::to_string(first.rank) + " declares it twice",
+                          std::to_string(first.last) + " declares it twice",
                       tensor.name);
       }
       if (first.tensor->dtype == tensor.dtype && first.tensor->shape == tensor.shape) continue;

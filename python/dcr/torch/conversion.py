@@ -1,0 +1,291 @@
+"""How a model's state dict becomes its checkpoint: names, splits and ties as placements.
+
+Transformers renames, splits and merges tensors while it saves them. None of its rules stand here:
+its own conversion runs once over tensors that hold the numbers of their own elements, and where
+the numbers end up is the placement. It runs twice, with two codes, so that a conversion that
+computes with values (adds 1, say) isn't taken for one that moves them.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from dcr.errors import Unsupported
+from dcr.torch.placement import Box, row_major_strides
+
+__all__ = ["CanonicalPart", "boxes_of_codes", "learn_conversion"]
+
+_BOXES_MAX = 4096
+_CODES_MAX = 1 << 31
+_PLACEHOLDER = re.compile(r"\d+")
+
+
+@dataclass(frozen=True)
+class CanonicalPart:
+    """Elements of a source tensor that stand in the checkpoint's tensor `name` of `shape`."""
+
+    name: str
+    shape: tuple[int, ...]
+    boxes: tuple[Box, ...] = field(hash=False)
+
+
+def whole_tensor(name: str, shape: Sequence[int]) -> CanonicalPart:
+    """A tensor that is saved as it is, under `name`."""
+    dims = [
+        (size, stride, stride)
+        for size, stride in zip(shape, row_major_strides(shape), strict=True)
+    ]
+    return CanonicalPart(name, tuple(shape), ((0, 0, dims),))
+
+
+def learn_conversion(
+    model: torch.nn.Module, shapes: Mapping[str, Sequence[int]]
+) -> dict[str, list[CanonicalPart]]:
+    """By source tensor: where its elements stand in the checkpoint that the model saves.
+
+    `shapes`: of the state dict's tensors, tied ones once. Models that aren't of Transformers are
+    saved as they are. Raises `Unsupported` naming the tensor where saving does more than to move
+    elements.
+    """
+    convert = _save_conversion(model)
+    if convert is None:
+        return {name: [whole_tensor(name, shape)] for name, shape in shapes.items()}
+    return _Learner(convert, shapes).learn()
+
+
+def _save_conversion(model: Any) -> Any:
+    """Transformers' conversion of this model as a function of state dicts, or None."""
+    if not any(base.__module__.startswith("transformers.") for base in type(model).__mro__):
+        return None
+    try:
+        from transformers.core_model_loading import revert_weight_conversion
+    except ImportError as error:
+        raise Unsupported(
+            "this version of transformers has no revert_weight_conversion: version 5 is needed"
+        ) from error
+    return lambda state: revert_weight_conversion(model, state)
+
+
+class _Learner:
+    def __init__(self, convert: Any, shapes: Mapping[str, Sequence[int]]) -> None:
+        self.convert = convert
+        self.shapes = {name: tuple(shape) for name, shape in shapes.items()}
+        self.learned: dict[str, list[CanonicalPart]] = {}
+        self.known: dict[object, list[CanonicalPart]] = {}  # by what a source looks like
+
+    def learn(self) -> dict[str, list[CanonicalPart]]:
+        given = self._blank(self.shapes)
+        named = {id(tensor): name for name, tensor in given.items()}
+        made = self.convert(given)
+        missing = {name: tuple(tensor.shape) for name, tensor in made.items()}
+        for name, tensor in made.items():
+            source = named.get(id(tensor))
+            if source is None:
+                continue
+            # The very same tensor, under its name or another.
+            self.learned.setdefault(source, []).append(whole_tensor(name, tensor.shape))
+            del missing[name]
+        rest = [name for name in self.shapes if name not in self.learned]
+        together = [name for name in rest if not self._learn_alone(name, missing)]
+        if together:
+            self._learn_together(together, missing)
+        if missing:
+            names = ", ".join(sorted(missing)[:3])
+            raise Unsupported(
+                f"saving makes {names} of more than the model's tensors: it can't be refitted as "
+                "elements that move"
+            )
+        return self.learned
+
+    def _blank(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
+        return {
+            name: torch.empty(self.shapes[name], dtype=torch.int64, device="meta")
+            for name in names
+        }
+
+    def _learn_alone(self, source: str, missing: dict[str, tuple[int, ...]]) -> bool:
+        """Learns what a source makes by itself; False where it needs others for it."""
+        try:
+            made = self.convert(self._blank([source]))
+        except Exception:  # whatever a conversion raises that misses its other sources
+            return False
+        outputs = {name: tuple(tensor.shape) for name, tensor in made.items()}
+        if any(missing.get(name) != shape for name, shape in outputs.items()):
+            return False
+        # Layers are alike: one is traced, the others have their numbers in its names' places.
+        looks = (
+            _PLACEHOLDER.sub("#", source),
+            self.shapes[source],
+            tuple((_PLACEHOLDER.sub("#", name), shape) for name, shape in outputs.items()),
+        )
+        if looks not in self.known:
+            parts = self._trace([source])[source]
+            order = {name: i for i, name in enumerate(outputs)}
+            self.known[looks] = sorted(parts, key=lambda part: order[part.name])
+        names = list(outputs)
+        self.learned[source] = [
+            CanonicalPart(name, part.shape, part.boxes)
+            for name, part in zip(names, self.known[looks], strict=True)
+        ]
+        for name in names:
+            del missing[name]
+        return True
+
+    def _learn_together(self, sources: list[str], missing: dict[str, tuple[int, ...]]) -> None:
+        traced = self._trace(sources)
+        for source, parts in traced.items():
+            self.learned[source] = parts
+            for part in parts:
+                if missing.get(part.name, part.shape) != part.shape:
+                    raise Unsupported(f"saving makes {part.name} of several shapes", part.name)
+                missing.pop(part.name, None)
+
+    def _trace(self, sources: list[str]) -> dict[str, list[CanonicalPart]]:
+        """Converts numbered elements, twice, and reads off where they went."""
+        bases: list[int] = []
+        total = 0
+        for name in sources:
+            bases.append(total)
+            total += _elements(self.shapes[name])
+        if total >= _CODES_MAX:
+            raise Unsupported(
+                f"the conversion of {sources[0]} needs {total} element numbers at once, of at most "
+                f"{_CODES_MAX}",
+                sources[0],
+            )
+        made = self._run(sources, bases, forward=True, last=total - 1)
+        check = self._run(sources, bases, forward=False, last=total - 1)
+        traced: dict[str, list[CanonicalPart]] = {name: [] for name in sources}
+        for name, codes in made.items():
+            pure = (
+                codes.dtype == torch.int32
+                and bool(torch.equal(check[name], total - 1 - codes))
+                and (codes.numel() == 0 or (int(codes.min()) >= 0 and int(codes.max()) < total))
+            )
+            boxes = boxes_of_codes(codes, bases) if pure else None
+            if boxes is None:
+                raise Unsupported(
+                    f"saving computes {name} from {', '.join(sources[:3])} instead of moving "
+                    "elements: it can't be refitted",
+                    name,
+                )
+            for index, found in boxes.items():
+                part = CanonicalPart(name, tuple(codes.shape), tuple(found))
+                traced[sources[index]].append(part)
+        return traced
+
+    def _run(
+        self, sources: list[str], bases: list[int], *, forward: bool, last: int
+    ) -> dict[str, torch.Tensor]:
+        state = {}
+        for name, base in zip(sources, bases, strict=True):
+            elements = _elements(self.shapes[name])
+            codes = torch.arange(base, base + elements, dtype=torch.int32)
+            if not forward:
+                codes = codes.neg_().add_(last)
+            state[name] = codes.view(self.shapes[name])
+        made: dict[str, torch.Tensor] = self.convert(state)
+        return made
+
+
+def _elements(shape: Sequence[int]) -> int:
+    product = 1
+    for size in shape:
+        product *= size
+    return product
+
+
+def boxes_of_codes(codes: torch.Tensor, bases: Sequence[int]) -> dict[int, list[Box]] | None:
+    """Boxes from source elements to positions of `codes`, which holds the sources' numbers.
+
+    Source i has the numbers from bases[i] to bases[i + 1]. By source; None where there is no such
+    list, or only one of thousands of boxes.
+    """
+    found: list[Box] = []
+    shape = tuple(codes.shape)
+    if codes.numel() and not _collect(codes, row_major_strides(shape), 0, found):
+        return None
+    boxes: dict[int, list[Box]] = {}
+    while found:
+        box = found.pop()
+        low, high = _source_of(bases, box[0]), _source_of(bases, _last(box))
+        if low == high:
+            boxes.setdefault(low, []).append((box[0] - bases[low], box[1], box[2]))
+        else:
+            found.extend(_halves(box))
+        if len(found) > _BOXES_MAX:
+            return None
+    return boxes
+
+
+def _source_of(bases: Sequence[int], code: int) -> int:
+    return max(i for i, base in enumerate(bases) if base <= code)
+
+
+def _last(box: Box) -> int:
+    return box[0] + sum((size - 1) * source for size, source, _ in box[2])
+
+
+def _halves(box: Box) -> list[Box]:
+    """The box in two along its longest stride in the source."""
+    offset, destination, dims = box
+    at = max(range(len(dims)), key=lambda i: dims[i][1] if dims[i][0] > 1 else -1)
+    size, source, step = dims[at]
+    half = size // 2
+    first = [*dims[:at], (half, source, step), *dims[at + 1 :]]
+    second = [*dims[:at], (size - half, source, step), *dims[at + 1 :]]
+    return [
+        (offset, destination, first),
+        (offset + half * source, destination + half * step, second),
+    ]
+
+
+def _collect(codes: torch.Tensor, strides: list[int], offset: int, found: list[Box]) -> bool:
+    """Adds the boxes of a view of the output that begins at `offset` and has these strides."""
+    if len(found) >= _BOXES_MAX:
+        return False
+    dims = [dim for dim in range(codes.dim()) if codes.shape[dim] > 1]
+    codes = codes.reshape([codes.shape[dim] for dim in dims])
+    strides = [strides[dim] for dim in dims]
+    first = codes[(0,) * codes.dim()]
+    steps = []
+    for dim in range(codes.dim()):
+        line = codes[tuple(slice(None) if i == dim else 0 for i in range(codes.dim()))]
+        deltas = line[1:] - line[:-1]
+        breaks = (deltas != deltas[0]).nonzero()
+        if len(breaks):
+            return _cut(codes, strides, offset, dim, int(breaks[0]) + 1, found)
+        steps.append(int(deltas[0]))
+    if all(step > 0 for step in steps):
+        want = first
+        for dim, step in enumerate(steps):
+            line = torch.arange(codes.shape[dim], dtype=codes.dtype) * step
+            want = want + line.view([-1 if i == dim else 1 for i in range(codes.dim())])
+        if torch.equal(want, codes):
+            sizes = zip(codes.shape, steps, strides, strict=True)
+            found.append((int(first), offset, list(sizes)))
+            return True
+    # Regular along the edges only: cut the longest dimension.
+    if not steps:
+        return False
+    dim = max(range(codes.dim()), key=lambda i: codes.shape[i])
+    return _cut(codes, strides, offset, dim, (codes.shape[dim] + 1) // 2, found)
+
+
+def _cut(
+    codes: torch.Tensor, strides: list[int], offset: int, dim: int, run: int, found: list[Box]
+) -> bool:
+    """Goes on with a dimension as two, if its length is so many regular runs, or with its parts."""
+    size = codes.shape[dim]
+    if run > 1 and size % run == 0 and size > run:
+        folded = codes.reshape([*codes.shape[:dim], size // run, run, *codes.shape[dim + 1 :]])
+        step = strides[dim]
+        return _collect(
+            folded, [*strides[:dim], run * step, step, *strides[dim + 1 :]], offset, found
+        )
+    return _collect(codes.narrow(dim, 0, run), strides, offset, found) and _collect(
+        codes.narrow(dim, run, size - run), strides, offset + run * strides[dim], found
+    )

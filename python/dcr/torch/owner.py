@@ -1,0 +1,270 @@
+"""An owner inside a trainer rank, without processes of DCR's own: payloads as bytes, to be carried
+by whoever calls."""
+
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from dcr import _core
+from dcr.errors import InvalidArgument
+from dcr.torch.source import CanonicalDtype, SourceModel
+
+__all__ = [
+    "CanonicalBox",
+    "CanonicalTensor",
+    "Exchange",
+    "ModelOwner",
+    "OpenRefit",
+    "PreparedRefit",
+]
+
+Exchange = Callable[[bytes], Sequence[bytes]]
+"""Hands a rank's bytes to all ranks and returns those of all ranks, in order."""
+
+CanonicalTensor = tuple[str, str, tuple[int, ...]]
+"""Name, dtype in the safetensors spelling, shape."""
+
+CanonicalBox = tuple[int, int, list[int], list[int]]
+"""Index of the canonical tensor, offset, sizes and strides, in words of the tensor."""
+
+Mode = Literal["mixed", "overwrite", "dense"]
+EncodingName = Literal["overwrite", "xor", "add"]
+
+
+class OpenRefit(RuntimeError):
+    """An optimizer was to change parameters while a refit of them was open."""
+
+
+@dataclass(frozen=True)
+class PreparedRefit:
+    """What one rank made of one attempt: `payloads` bring receivers from `base_version` to
+    `target_version`, in their order; `result` has the numbers."""
+
+    base_version: int
+    target_version: int
+    payloads: list[bytes]
+    result: _core.Prepared
+
+
+def group_exchange(group: Any = None) -> Exchange:
+    """An exchange over a torch.distributed process group, the default one if none is given."""
+
+    def exchange(mine: bytes) -> Sequence[bytes]:
+        gathered: list[bytes] = [b""] * torch.distributed.get_world_size(group)
+        torch.distributed.all_gather_object(gathered, mine, group=group)
+        return gathered
+
+    return exchange
+
+
+class ModelOwner:
+    """Compares a model's weights with those of the last committed version and makes the payloads
+    of what changed.
+
+    Every trainer rank makes one, of its own part of the model, and all call the constructor
+    together: ranks tell each other what they hold (`exchange`; over torch.distributed where it is
+    initialised), agree on who owns what, and compare replicas (`replicas=False` leaves this out).
+    The weights as they are become version `version`.
+
+    Between `prepare` and `commit` or `abort` the parameters must not change: a step of an optimizer
+    that has any of them raises `OpenRefit`, and whatever else changed them is found by `commit`,
+    which raises `dcr.errors.Mismatch` naming the tensor; the next refit then sends everything.
+
+    Not thread-safe. Memory: the baseline has the bytes of what this rank owns of the checkpoint.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        *,
+        dtype: CanonicalDtype = None,
+        exchange: Exchange | None = None,
+        rank: int | None = None,
+        ranks: int | None = None,
+        version: int = 0,
+        run: bytes | None = None,
+        replicas: bool = True,
+        threads: int = 0,
+        bucket_bytes: int = 512 << 20,
+        memory_bytes_max: int = 1 << 30,
+        baseline_file: str = "",
+        progress: Callable[[_core.Progress], object] | None = None,
+    ) -> None:
+        if exchange is None and torch.distributed.is_available():
+            if torch.distributed.is_initialized():
+                exchange = group_exchange()
+                rank = torch.distributed.get_rank() if rank is None else rank
+                ranks = torch.distributed.get_world_size() if ranks is None else ranks
+        rank, ranks = rank or 0, ranks or 1
+        if exchange is None:
+            if ranks != 1:
+                raise InvalidArgument(f"{ranks} ranks without an exchange between them")
+            exchange = _alone
+        self._exchange = exchange
+        self._progress = progress
+        self.source = SourceModel(model, dtype=dtype)
+        declarations = list(exchange(self.source.declaration(rank, ranks)))
+        self._core = _core.EmbeddedOwner(
+            declarations,
+            rank,
+            threads=threads,
+            bucket_bytes=bucket_bytes,
+            memory_bytes_max=memory_bytes_max,
+            baseline_file=baseline_file,
+        )
+        self.run = bytes(exchange(run or os.urandom(16))[0])
+        self._attempt = 0
+        self._candidate = 0
+        self._fresh = True  # the next prepare is about weights that no attempt has seen
+        self._open: PreparedRefit | None = None
+        self._steps = _watch_steps(self)
+        self._set_storages()
+        if replicas:
+            self.check_replicas()
+        self._core.initialize(version, progress=progress)
+        self._core.clear_storages()
+        self._version = version
+
+    @property
+    def tensors(self) -> list[CanonicalTensor]:
+        """The canonical tensors of all ranks, ascending by name."""
+        return [(name, dtype, tuple(shape)) for name, dtype, shape in self._core.tensors]
+
+    @property
+    def boxes(self) -> list[list[CanonicalBox]]:
+        """By rank: what its payloads may write. Receivers need it beside `tensors`."""
+        return [
+            [(tensor, offset, list(sizes), list(strides)) for tensor, offset, sizes, strides in of]
+            for of in self._core.boxes
+        ]
+
+    @property
+    def sizes(self) -> _core.OwnedSizes:
+        """What this rank owns."""
+        return self._core.sizes
+
+    @property
+    def attempt(self) -> int:
+        """The number of the last attempt, by which its payloads name it."""
+        return self._attempt
+
+    @property
+    def version(self) -> int:
+        """The version that was committed last."""
+        return self._version
+
+    @property
+    def open_refit(self) -> PreparedRefit | None:
+        """What was prepared and is neither committed nor aborted."""
+        return self._open
+
+    def check_replicas(self) -> None:
+        """Compares what ranks hold in common, by a digest of each tensor. All ranks call it.
+
+        Raises `dcr.errors.Mismatch` naming the first tensor that differs, and the ranks.
+        """
+        self._set_storages()
+        digests = self._core.replica_digests(self._progress)
+        self._core.check_replicas(list(self._exchange(digests)))
+
+    def prepare(
+        self,
+        target_version: int | None = None,
+        *,
+        mode: Mode = "mixed",
+        encoding: EncodingName | None = None,
+        needs: Sequence[str] = (),
+    ) -> PreparedRefit:
+        """Makes the payloads that bring receivers from the committed version to the next.
+
+        `mode`: "mixed", "overwrite" (new bits only: a retry) or "dense" (everything). `encoding`:
+        of a mixed attempt; by default what is smaller. `needs`: of each of `tensors` what receivers
+        ask for: "any", "overwrite", "dense" or "skip". May be called again before a commit, for a
+        retry of the same weights.
+        """
+        target = self._version + 1 if target_version is None else target_version
+        self._set_storages()
+        self._attempt += 1
+        if self._fresh:
+            self._candidate += 1
+        result, payloads = self._core.prepare(
+            run=self.run,
+            attempt=self._attempt,
+            candidate=self._candidate,
+            base_version=self._version,
+            target_version=target,
+            mode=mode,
+            encoding=encoding,
+            needs=needs,
+            progress=self._progress,
+        )
+        self._fresh = False
+        self._open = PreparedRefit(self._version, target, payloads, result)
+        return self._open
+
+    def commit(self) -> None:
+        """What was prepared last is what all receivers have: it becomes the baseline."""
+        if self._open is None:
+            raise InvalidArgument("there is no prepared refit to commit")
+        target = self._open.target_version
+        self._set_storages()
+        # The version is the receivers' now, whatever becomes of this owner's baseline.
+        self._open, self._fresh = None, True
+        self._version = target
+        self._core.commit(target, progress=self._progress)
+        self._core.clear_storages()
+
+    def abort(self) -> None:
+        """The prepared attempt won't be committed; the weights may change again."""
+        self._core.drop_attempt()
+        self._core.clear_storages()
+        self._open, self._fresh = None, True
+
+    def restore(self) -> PreparedRefit:
+        """The committed version whole, from the baseline, for receivers that join."""
+        self._attempt += 1
+        result, payloads = self._core.restore(
+            run=self.run,
+            attempt=self._attempt,
+            version=self._version,
+            progress=self._progress,
+        )
+        return PreparedRefit(self._version, self._version, payloads, result)
+
+    def close(self) -> None:
+        """Ends the watch over optimizers; a step is never refused again for this owner."""
+        self._steps()
+
+    def _set_storages(self) -> None:
+        self._core.set_storages(self.source.storages())
+
+
+def _alone(mine: bytes) -> Sequence[bytes]:
+    return [mine]
+
+
+def _watch_steps(owner: ModelOwner) -> Callable[[], None]:
+    """Refuses steps of optimizers that would change what an open refit is about."""
+    reference = weakref.ref(owner)
+
+    def before_step(optimizer: torch.optim.Optimizer, *_: object) -> None:
+        watched = reference()
+        if watched is None or watched.open_refit is None:
+            return
+        stepped = {id(one) for group in optimizer.param_groups for one in group["params"]}
+        if stepped & watched.source.parameters():
+            refit = watched.open_refit
+            raise OpenRefit(
+                f"the refit to version {refit.target_version} is open: commit or abort it before "
+                f"{type(optimizer).__name__} steps"
+            )
+
+    handle = register_optimizer_step_pre_hook(before_step)
+    remove: Callable[[], None] = handle.remove
+    weakref.finalize(owner, remove)
+    return remove

@@ -1,0 +1,304 @@
+"""What a trainer rank holds of a model: its tensors, their shards, and where they stand in the
+checkpoint."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from dcr import _core
+from dcr.errors import Mismatch, Unsupported
+from dcr.torch.conversion import CanonicalPart, learn_conversion
+from dcr.torch.placement import Placement, Shards, shard_boxes, shards_of
+
+__all__ = ["CanonicalDtype", "SourceModel", "dtype_name", "source_shards", "state_tensors"]
+
+CanonicalDtype = torch.dtype | Callable[[str, torch.dtype], torch.dtype] | None
+"""What dtype the checkpoint has: one for all floating-point tensors, a function of a tensor's
+canonical name and its dtype in the trainer, or None for the trainer's own."""
+
+_DTYPES = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.int16: "I16",
+    torch.uint16: "U16",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int32: "I32",
+    torch.uint32: "U32",
+    torch.float32: "F32",
+    torch.int64: "I64",
+    torch.uint64: "U64",
+    torch.float64: "F64",
+    torch.complex64: "C64",
+}
+
+# Wrappers that put a segment into names.
+_TRANSPARENT = {"_orig_mod", "_checkpoint_wrapped_module"}
+
+
+def dtype_name(dtype: torch.dtype, name: str) -> str:
+    """The safetensors spelling of a torch dtype. Raises `Unsupported` naming tensor `name`."""
+    if dtype not in _DTYPES:
+        raise Unsupported(f"{name} is {dtype}, which checkpoints don't have", name)
+    return _DTYPES[dtype]
+
+
+def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
+    """The model without DDP and torch.compile around it."""
+    while True:
+        inner = getattr(model, "_orig_mod", None)
+        if inner is None and isinstance(
+            model, torch.nn.parallel.DistributedDataParallel | torch.nn.DataParallel
+        ):
+            inner = model.module
+        if not isinstance(inner, torch.nn.Module):
+            return model
+        model = inner
+
+
+def refuse(model: torch.nn.Module) -> None:
+    """Raises `Unsupported`, naming the module, for wrappers that can't be refitted."""
+    for name, module in model.named_modules():
+        where = name or type(module).__name__
+        kinds = {f"{base.__module__}.{base.__qualname__}" for base in type(module).__mro__}
+        if any(kind.endswith(".FullyShardedDataParallel") for kind in kinds):
+            raise Unsupported(
+                f"{where} is wrapped by FullyShardedDataParallel (FSDP1), whose flat parameters "
+                "aren't refitted: use fully_shard (FSDP2)"
+            )
+        if any(kind.startswith("peft.") for kind in kinds) or getattr(
+            module, "_hf_peft_config_loaded", False
+        ):
+            raise Unsupported(
+                f"{where} is a PEFT module ({type(module).__name__}): adapters aren't refitted; "
+                "merge them first"
+            )
+
+
+def canonical_name(key: str) -> str:
+    """A key of the state dict without the segments that wrappers put into it."""
+    return ".".join(part for part in key.split(".") if part not in _TRANSPARENT)
+
+
+def state_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and persistent buffers by name, each tied tensor once, as they are now.
+
+    `model` is `unwrapped`. Which of tied names stays is what saving the model decides.
+    """
+    state = {
+        canonical_name(key): tensor
+        for key, tensor in model.state_dict(keep_vars=True).items()
+        if isinstance(tensor, torch.Tensor)
+    }
+    for ignored in getattr(model, "_keys_to_ignore_on_save", None) or ():
+        state.pop(ignored, None)
+    owners: dict[object, list[str]] = {}
+    for name, tensor in state.items():
+        owners.setdefault(_identity(tensor), []).append(name)
+    tied = [names for names in owners.values() if len(names) > 1]
+    for names in tied:
+        kept = _kept_name(model, names)
+        for name in names:
+            if name != kept:
+                del state[name]
+    return state
+
+
+def _identity(tensor: torch.Tensor) -> object:
+    local = local_tensor(tensor)
+    if local.numel() == 0 or local.device.type == "meta":
+        return id(tensor)
+    shape, strides = tuple(local.shape), local.stride()
+    return (local.device, local.data_ptr(), local.dtype, shape, strides)
+
+
+def _kept_name(model: torch.nn.Module, names: list[str]) -> str:
+    """The name of a tied tensor in the checkpoint."""
+    try:
+        from transformers.modeling_utils import PreTrainedModel, remove_tied_weights_from_state_dict
+    except ImportError:
+        return names[0]
+    if not isinstance(model, PreTrainedModel):
+        return names[0]
+    shared = torch.zeros(1)
+    left = remove_tied_weights_from_state_dict({name: shared for name in names}, model)
+    return next(iter(left))
+
+
+def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """The rank's own part of a DTensor, or the tensor."""
+    to_local = getattr(tensor, "_local_tensor", None)
+    return tensor.detach() if to_local is None else to_local.detach()
+
+
+def source_shards(name: str, tensor: torch.Tensor) -> Shards:
+    """What this rank holds of a tensor. Raises `Unsupported` naming a placement that isn't known,
+    and `Mismatch` where the local tensor has another shape than the placements say."""
+    from torch.distributed.tensor import DTensor
+
+    if not isinstance(tensor, DTensor):
+        shape = tuple(tensor.shape)
+        return Shards(shape, tuple(((0, size),) if size else () for size in shape))
+    mesh = tensor.device_mesh
+    coordinate = mesh.get_coordinate()
+    if coordinate is None:
+        # The rank isn't in the tensor's mesh.
+        return Shards(tuple(tensor.shape), tuple(() for _ in tensor.shape))
+    placements = [_placement(name, one) for one in tensor.placements]
+    shards = shards_of(tuple(tensor.shape), placements, tuple(mesh.shape), coordinate)
+    local = tuple(tensor._local_tensor.shape)
+    if local != shards.local_shape and not (shards.empty and 0 in local):
+        raise Mismatch(
+            f"{name}: its placements {tuple(tensor.placements)} on a mesh of {tuple(mesh.shape)} "
+            f"give this rank {shards.local_shape} of {tuple(tensor.shape)}, but its local tensor "
+            f"is {local}",
+            name,
+        )
+    return shards
+
+
+def _placement(name: str, placement: object) -> Placement:
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.placement_types import _StridedShard
+
+    # In newer versions a strided shard is no Shard, in older ones it is.
+    if isinstance(placement, _StridedShard):
+        return Placement("strided", placement.dim)
+    if isinstance(placement, Shard):
+        return Placement("shard", placement.dim)
+    if isinstance(placement, Replicate):
+        return Placement("replicate")
+    raise Unsupported(
+        f"{name} has the placement {placement}: only Shard and Replicate hold a tensor's elements; "
+        "redistribute it first",
+        name,
+    )
+
+
+def storage_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory from a tensor's first element to its last, as bytes."""
+    local = local_tensor(tensor)
+    last = sum(
+        (size - 1) * stride for size, stride in zip(local.shape, local.stride(), strict=True)
+    )
+    words = 0 if local.numel() == 0 else last + 1
+    memory = torch.empty(0, dtype=torch.uint8)
+    width = local.element_size()
+    return memory.set_(
+        local.untyped_storage(), local.storage_offset() * width, (words * width,), (1,)
+    )
+
+
+@dataclass(frozen=True)
+class _Task:
+    source: str
+    name: str  # with the shard, so that ranks that hold the same have the same
+    dtype: torch.dtype
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    shards: Shards
+    parts: tuple[CanonicalPart, ...]
+
+
+class SourceModel:
+    """A model as one trainer rank holds it: what it declares to the other ranks, and where its
+    tensors lie now.
+
+    Plain modules, DDP, and DTensors (FSDP2, tensor parallelism, both). Tensors have the names,
+    shapes and dtypes of the checkpoint that the model saves. Raises `Unsupported` by name for FSDP1
+    and PEFT, for placements other than Shard and Replicate, for tensors outside host memory, and
+    where saving computes with values.
+    """
+
+    def __init__(self, model: torch.nn.Module, *, dtype: CanonicalDtype = None) -> None:
+        self.model = unwrapped(model)
+        refuse(model)
+        self._dtype = dtype
+        tensors = state_tensors(self.model)
+        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        conversion = learn_conversion(self.model, shapes)
+        self.canonical: list[tuple[str, str, tuple[int, ...]]] = []
+        self._index: dict[str, int] = {}
+        self._tasks: list[_Task] = []
+        for name, tensor in tensors.items():
+            self._add(name, tensor, tuple(conversion[name]))
+
+    def _add(self, name: str, tensor: torch.Tensor, parts: tuple[CanonicalPart, ...]) -> None:
+        for part in parts:
+            dtype = self._canonical_dtype(part.name, tensor.dtype)
+            entry = (part.name, dtype_name(dtype, part.name), part.shape)
+            if part.name not in self._index:
+                self._index[part.name] = len(self.canonical)
+                self.canonical.append(entry)
+            elif self.canonical[self._index[part.name]] != entry:
+                raise Unsupported(f"{part.name} comes of tensors of several dtypes", part.name)
+        shards = source_shards(name, tensor)
+        if shards.empty or not parts:
+            return
+        local = local_tensor(tensor)
+        label = name if shards.whole else name + shards.describe()
+        self._tasks.append(
+            _Task(name, label, local.dtype, tuple(local.shape), local.stride(), shards, parts)
+        )
+
+    def _canonical_dtype(self, name: str, dtype: torch.dtype) -> torch.dtype:
+        if self._dtype is None:
+            return dtype
+        if isinstance(self._dtype, torch.dtype):
+            return self._dtype if dtype.is_floating_point else dtype
+        return self._dtype(name, dtype)
+
+    @property
+    def task_names(self) -> list[str]:
+        """Of the tensors and shards that this rank holds, in the order of `storages`."""
+        return [task.name for task in self._tasks]
+
+    def declaration(self, rank: int, ranks: int) -> bytes:
+        """What rank `rank` of `ranks` tells all others."""
+        tasks = [
+            (
+                task.name,
+                dtype_name(task.dtype, task.source),
+                list(task.sizes),
+                list(task.strides),
+                shard_boxes(task.shards),
+                [(self._index[part.name], box) for part in task.parts for box in part.boxes],
+            )
+            for task in self._tasks
+        ]
+        tensors = [(name, dtype, list(shape)) for name, dtype, shape in self.canonical]
+        return _core.encode_declaration(rank, ranks, tensors, tasks)
+
+    def parameters(self) -> set[int]:
+        """The identities of the model's parameters as they are now."""
+        return {id(parameter) for parameter in self.model.parameters()}
+
+    def storages(self) -> list[torch.Tensor]:
+        """The memory of this rank's tensors, looked up now: what was offloaded, resized or
+        replaced is found where it is. Raises `Mismatch` naming a tensor that became another."""
+        tensors = state_tensors(self.model)
+        storages = []
+        for task in self._tasks:
+            tensor = tensors.get(task.source)
+            if tensor is None:
+                raise Mismatch(f"{task.source} is no longer in the model", task.source)
+            local = local_tensor(tensor)
+            now = (local.dtype, tuple(local.shape), local.stride())
+            then = (task.dtype, task.sizes, task.strides)
+            if now != then:
+                raise Mismatch(
+                    f"{task.name} was declared as {then} and is {now}: make a new owner",
+                    task.source,
+                )
+            if local.device.type != "cpu":
+                raise Unsupported(
+                    f"{task.source} is on {local.device}: this owner reads host memory only",
+                    task.source,
+                )
+            storages.append(storage_bytes(tensor))
+        return storages
+

@@ -1,0 +1,179 @@
+"""Owners of plain modules: what one rank declares, and what its payloads say."""
+
+import multiprocessing
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch")
+
+import dcr  # noqa: E402
+from dcr.torch import ModelOwner, OpenRefit  # noqa: E402
+
+
+class Tied(torch.nn.Module):
+    """Two names of one tensor, a persistent and a transient buffer, a transposed weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(7, 4, dtype=torch.bfloat16)
+        self.head = torch.nn.Linear(4, 7, bias=False, dtype=torch.bfloat16)
+        self.head.weight = self.embedding.weight
+        self.turned = torch.nn.Parameter(torch.randn(5, 3).t())
+        self.register_buffer("steps", torch.arange(3))
+        self.register_buffer("scratch", torch.zeros(2), persistent=False)
+
+
+def test_names_and_boxes() -> None:
+    owner = ModelOwner(Tied())
+    assert owner.tensors == [
+        ("embedding.weight", "BF16", (7, 4)),
+        ("steps", "I64", (3,)),
+        ("turned", "F32", (3, 5)),
+    ]
+    assert len(owner.boxes) == 1
+    assert {box[0] for box in owner.boxes[0]} == {0, 1, 2}
+    assert owner.sizes.source_elements == 28 + 3 + 15
+
+
+def test_modes_and_numbers() -> None:
+    model = Tied()
+    owner = ModelOwner(model)
+    with torch.no_grad():
+        model.turned[1, 2] += 1
+        model.embedding.weight[3, 3] += 1
+    refit = owner.prepare()
+    assert (refit.base_version, refit.target_version) == (0, 1)
+    assert refit.result.mode == "mixed"
+    assert refit.result.changed_source_elements == 2
+    assert refit.result.entries == 2
+    assert sum(len(payload) for payload in refit.payloads) == refit.result.payload_bytes
+    retry = owner.prepare(mode="overwrite")
+    assert retry.result.entries == 2
+    assert set(retry.result.encodings) == {"overwrite"}
+    owner.commit()
+    assert owner.version == 1
+    unchanged = owner.prepare()
+    assert unchanged.result.changed_source_elements == 0
+    assert unchanged.payloads == []
+    owner.abort()
+    assert owner.restore().result.mode == "dense"
+
+
+def test_a_change_between_prepare_and_commit_is_found() -> None:
+    model = Tied()
+    owner = ModelOwner(model)
+    with torch.no_grad():
+        model.turned += 1
+    owner.prepare()
+    with torch.no_grad():
+        model.turned += 1
+    with pytest.raises(dcr.errors.Mismatch, match="turned"):
+        owner.commit()
+    assert owner.prepare().result.mode == "dense"
+    owner.commit()
+    assert owner.prepare().result.mode == "mixed"
+
+
+def test_an_open_refit_refuses_optimizer_steps() -> None:
+    model = Tied()
+    owner = ModelOwner(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    other = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    owner.prepare(7)
+    with pytest.raises(OpenRefit, match="version 7 is open"):
+        optimizer.step()
+    other.step()
+    owner.abort()
+    optimizer.step()
+    owner.close()
+
+
+def test_replaced_storage_is_found() -> None:
+    model = Tied()
+    owner = ModelOwner(model)
+    model.turned.data = model.turned.data.clone()
+    with torch.no_grad():
+        model.turned[0, 0] += 1
+    assert owner.prepare().result.changed_source_elements == 1
+    owner.abort()
+    model.turned.data = model.turned.data.contiguous()
+    with pytest.raises(dcr.errors.Mismatch, match="turned"):
+        owner.prepare()
+
+
+def test_masters_are_cast() -> None:
+    model = torch.nn.Linear(8, 8)
+    owner = ModelOwner(model, dtype=torch.bfloat16)
+    assert [dtype for _, dtype, _ in owner.tensors] == ["BF16", "BF16"]
+    with torch.no_grad():
+        # Too little to show in BF16.
+        model.weight[0, 0] = torch.nextafter(model.weight[0, 0], torch.tensor(9.0))
+        model.weight[1, 1] += 1
+    before = owner.prepare().result
+    assert before.changed_canonical_words in (1, 2)
+
+
+def test_refused_by_name() -> None:
+    class LoraLinear(torch.nn.Linear):
+        pass
+
+    LoraLinear.__module__ = "peft.tuners.lora.layer"
+    with pytest.raises(dcr.errors.Unsupported, match="0 is a PEFT module"):
+        ModelOwner(torch.nn.Sequential(LoraLinear(2, 2)))
+    with pytest.raises(dcr.errors.Unsupported, match="weight is on meta"):
+        ModelOwner(torch.nn.Linear(2, 2, device="meta"))
+    with pytest.raises(dcr.errors.InvalidArgument, match="2 ranks without an exchange"):
+        ModelOwner(torch.nn.Linear(2, 2), ranks=2)
+
+
+def test_wrappers_leave_no_trace_in_names() -> None:
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+    inner = torch.nn.Sequential(checkpoint_wrapper(torch.nn.Linear(2, 2)), torch.nn.Linear(2, 2))
+    inner[1] = torch.compile(inner[1])
+    owner = ModelOwner(torch.compile(inner))
+    assert [name for name, _, _ in owner.tensors] == ["0.bias", "0.weight", "1.bias", "1.weight"]
+
+
+def test_hostile_declarations() -> None:
+    from dcr import _core
+
+    box = (0, 0, [(2, 1, 1)])
+    good = _core.encode_declaration(
+        0, 1, [("a", "F32", [2])], [("a", "F32", [2], [1], [box], [(0, box)])]
+    )
+    assert _core.EmbeddedOwner([good], 0).ranks == 1
+    for size in range(len(good)):
+        with pytest.raises(dcr.Error):
+            _core.EmbeddedOwner([good[:size]], 0)
+    for at in range(len(good)):
+        for bit in range(8):
+            bad = bytearray(good)
+            bad[at] ^= 1 << bit
+            try:
+                _core.EmbeddedOwner([bytes(bad)], 0)
+            except dcr.Error:
+                pass
+    with pytest.raises(dcr.errors.Mismatch, match="declaration 0 of 2"):
+        _core.EmbeddedOwner([good, good], 0)
+
+
+def test_not_after_a_fork_and_not_pickled() -> None:
+    import pickle
+
+    owner = ModelOwner(torch.nn.Linear(2, 2))
+    with pytest.raises(TypeError):
+        pickle.dumps(owner._core)
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+
+    def child() -> None:
+        try:
+            owner._core.rank
+        except RuntimeError as error:
+            queue.put(str(error))
+
+    process = context.Process(target=child)
+    process.start()
+    assert "another process" in queue.get()
+    process.join()
