@@ -133,6 +133,7 @@ TESTED_BY = {
     "src/simd/kernels_highway.cc": ("src/simd/kernels_test.cc", "compared with the reference"),
     "src/tensor/json.cc": ("src/tensor/safetensors_test.cc", "reached through the parsers only"),
     "src/tensor/text.cc": ("src/tensor/safetensors_test.cc", "reached through the parsers only"),
+    "src/tensor/target.cc": ("src/receiver/host_memory_test.cc", "what memories refuse"),
     "src/tensor/box_compose.cc": ("src/tensor/box_test.cc", "part of box.h"),
     "src/tensor/box_cover.cc": ("src/tensor/box_test.cc", "part of box.h"),
     "src/codec/item_check.cc": ("src/codec/item_test.cc", "part of item.h"),

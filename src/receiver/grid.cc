@@ -2,60 +2,10 @@
 
 #include <algorithm>
 #include <bit>
-#include <string>
 
 #include "base/assert.h"
-#include "base/checked.h"
-#include "base/limits.h"
 
 namespace dcr {
-
-namespace {
-
-// A whole box of kRankMax dimensions may be seen in steps and the words between them.
-constexpr std::size_t kGridRankMax = 2 * kRankMax + 1;
-
-Status invalid(const std::string& what) {
-  return Status(Code::kInvalidArgument, "target of changes: " + what);
-}
-
-bool valid_width(unsigned width) { return width == 1 || width == 2 || width == 4 || width == 8; }
-
-}  // namespace
-
-Status check_target(const TargetChanges& target, std::uint64_t storage_bytes) {
-  if (!valid_width(target.width)) {
-    return invalid("words of " + std::to_string(target.width) + " bytes");
-  }
-  if (target.dims.size() > kGridRankMax) return invalid("too many dimensions");
-  std::uint64_t grid = 1;
-  bool empty = false;
-  std::optional<std::uint64_t> last = target.offset;
-  for (const TargetChanges::Dimension& dim : target.dims) {
-    const auto product = checked_multiply(grid, dim.size);
-    if (dim.size == 0 || !product || *product >= kGridSizeMax) {
-      return invalid("the grid is empty or above " + std::to_string(kGridSizeMax));
-    }
-    grid = *product;
-    if (dim.begin > dim.end || dim.end > dim.size) return invalid("a window leaves its dimension");
-    empty = empty || dim.begin == dim.end;
-    const auto reach = checked_multiply(dim.end - dim.begin - (empty ? 0 : 1), dim.stride);
-    last = last && reach ? checked_add(*last, *reach) : std::nullopt;
-  }
-  if (target.first >= kGridSizeMax) return invalid("the first grid index is out of range");
-  if (empty) return {};
-  if (!last || *last >= storage_bytes / target.width) {
-    return invalid("a word past the end of storage " + std::to_string(target.storage) + " of " +
-                   std::to_string(storage_bytes) + " bytes");
-  }
-  return {};
-}
-
-std::uint64_t window_words(const TargetChanges& target) {
-  std::uint64_t words = 1;
-  for (const TargetChanges::Dimension& dim : target.dims) words *= dim.end - dim.begin;
-  return words;
-}
 
 Grid::Grid(const TargetChanges& target)
     : first_(static_cast<std::uint32_t>(target.first)), offset_(target.offset) {

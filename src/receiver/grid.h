@@ -7,15 +7,9 @@
 #include <vector>
 
 #include "dcr/ports.h"
-#include "dcr/status.h"
+#include "tensor/target.h"
 
 namespace dcr {
-
-// Checks a target from outside against a storage's bytes. Error: kInvalidArgument.
-Status check_target(const TargetChanges& target, std::uint64_t storage_bytes);
-
-// Words that the windows of all dimensions hold. REQUIRES: check_target.
-std::uint64_t window_words(const TargetChanges& target);
 
 // Positions mapped at a time: their words and places stay in the first-level cache.
 inline constexpr std::size_t kGridBlock = 1024;

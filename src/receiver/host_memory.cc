@@ -144,14 +144,6 @@ void copy_view(const TensorView& view, ViewCopy copy) {
   });
 }
 
-// That a view lies in its storage and a buffer has its size.
-Status check_view(const TensorView& view, std::uint64_t storage_bytes, std::uint64_t buffer_bytes) {
-  const std::string name = "a view of storage " + std::to_string(view.storage);
-  if (!view_fits(view, storage_bytes)) return Status(Code::kInvalidArgument, name + " leaves it");
-  if (buffer_bytes == view_words(view) * word_bytes(view.dtype)) return {};
-  return Status(Code::kInvalidArgument, name + " has another size than its buffer");
-}
-
 }  // namespace
 
 std::uint64_t HostMemory::insert(Storage storage) {
@@ -206,13 +198,8 @@ Status HostMemory::apply(const TargetChanges& target, std::span<const std::uint3
                          const void* values, ApplyMode mode, ApplyCounts* counts) {
   DCR_ASSIGN(const MutableByteSpan storage, find(target.storage));
   DCR_TRY(check_target(target, storage.size()));
+  DCR_TRY(check_positions(target, positions, mode));
   if (positions.empty()) return {};
-  if (positions.back() + target.first >= kGridSizeMax) {
-    return Status(Code::kInvalidArgument, "target of changes: a position is out of range");
-  }
-  if (mode == ApplyMode::kVerify && target.encoding != Encoding::kOverwrite) {
-    return Status(Code::kInvalidArgument, "only overwrites can be verified");
-  }
   const Grid grid(target);
   std::size_t from = 0;
   std::size_t to = 0;

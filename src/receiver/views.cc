@@ -37,18 +37,6 @@ TensorView range_view(const TensorView& view, std::uint64_t first, std::uint64_t
   return {view.storage, view.dtype, view.offset + first, {words}, {1}};
 }
 
-bool view_fits(const TensorView& view, std::uint64_t storage_bytes) {
-  if (view.sizes.size() != view.strides.size()) return false;
-  const Result<std::uint64_t> words = tensor_elements(view.sizes);
-  if (!words.ok() || *words == 0) return words.ok();
-  std::optional<std::uint64_t> last = view.offset;
-  for (std::size_t i = 0; i < view.sizes.size(); ++i) {
-    const auto reach = checked_multiply(view.sizes[i] - 1, view.strides[i]);
-    last = last && reach ? checked_add(*last, *reach) : std::nullopt;
-  }
-  return last && *last < storage_bytes / word_bytes(view.dtype);
-}
-
 std::string storage_text(const std::vector<LoaderTarget>& targets, std::uint64_t storage) {
   for (const LoaderTarget& target : targets) {
     if (target.view.storage == storage) return "target " + quoted_name(target.name);

@@ -11,6 +11,7 @@
 #include "dcr/status.h"
 #include "tensor/box.h"
 #include "tensor/catalogue.h"
+#include "tensor/target.h"
 #include "tensor/view.h"
 
 namespace dcr {
@@ -67,9 +68,6 @@ void for_each_row(const TensorView& view, const Row& row) {
 
 // Elements [first, first + words) of a contiguous tensor's view.
 TensorView range_view(const TensorView& view, std::uint64_t first, std::uint64_t words);
-
-// Whether every word of the view lies in a storage of so many bytes, with nothing overflowing.
-bool view_fits(const TensorView& view, std::uint64_t storage_bytes);
 
 // "storage 3", or the name of the target that lies there.
 std::string storage_text(const std::vector<LoaderTarget>& targets, std::uint64_t storage);
