@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 mapfile -t files < <(git ls-files --cached --others --exclude-standard \
-  'src/*.cc' 'src/*.h' 'include/*.h' 'bench/*.cc' 'bench/*.h' 'fuzz/*.cc' 'fuzz/*.h' \
+  'src/*.cc' 'src/*.h' 'src/*.cu' 'include/*.h' 'bench/*.cc' 'bench/*.h' 'fuzz/*.cc' 'fuzz/*.h' \
   'tests/*.cc' 'tests/*.h' 'sim/*.cc' 'sim/*.h')
 failed=0
 

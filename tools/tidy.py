@@ -20,6 +20,7 @@ LAYERS = {
     "codec": ["base", "simd", "tensor"],
     "source": ["base", "runtime", "simd", "tensor", "codec"],
     "receiver": ["base", "runtime", "simd", "tensor", "codec"],
+    "device": ["base", "tensor"],
     "layout": ["base", "tensor"],
     "delta": ["base", "runtime", "simd", "tensor", "codec", "source", "receiver"],
     "control": ["base", "runtime"],
@@ -35,7 +36,8 @@ LAYERS = {
             "protocol", "run", "api"],
 }
 # What a layer's tests may include beside it: a reference to run against.
-TEST_LAYERS = {"protocol": ["control"]}
+TEST_LAYERS = {"protocol": ["control"],
+               "device": ["runtime", "simd", "codec", "source", "receiver"]}
 COMMON_HEADERS = {"dcr/status.h", "dcr/tensor.h", "dcr/options.h", "dcr/ports.h",
                   "dcr/cancel.h", "dcr/control.h", "dcr/transport.h"}
 # The other public headers belong to those who implement or use them.
@@ -73,7 +75,8 @@ LIBRARIES = [
     ("future", set()),
     ("random", set()),
     ("regex", set()),
-    ("mutex", {"runtime", "run", "source", "receiver", "delta", "control", "channel", "transport",
+    ("mutex", {"runtime", "run", "source", "receiver", "device", "delta", "control", "channel",
+               "transport",
                "api",
                "cli", "bench", "test", "tests", "python"}),
     ("chrono", {"runtime", "cli", "bench", "test", "tests", PYTHON_CALLS}),
@@ -141,6 +144,7 @@ TESTED_BY = {
     "src/codec/item_parser.cc": ("src/codec/item_test.cc", "part of item.h"),
     "src/codec/item_reader.cc": ("src/codec/item_test.cc", "tested as a round trip"),
     "src/codec/payload_writer.cc": ("src/codec/payload_test.cc", "tested as a round trip"),
+    "src/device/load_device.cc": ("src/device/device_memory_test.cc", "what devices come from"),
     "src/layout/group.cc": ("src/layout/owner_plan_test.cc", "part of every plan"),
     "src/layout/local_tensor.cc": ("src/layout/owner_plan_test.cc", "compared with formulas"),
     "src/layout/receiver_plan.cc": ("src/layout/reference_loader_test.cc", "what it loads by"),

@@ -1,0 +1,236 @@
+// A Device on CUDA. The shared object has one symbol, and CUDA's runtime in it; the driver is
+// looked for when the first call is made.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "device/device.h"
+#include "device/open_device.h"
+
+namespace dcr {
+namespace {
+
+constexpr unsigned kThreads = 256;
+constexpr std::uint64_t kBlocksMax = 65'535;
+
+Status failed(const char* what, cudaError_t error) {
+  const Code code = error == cudaErrorMemoryAllocation ? Code::kTooLarge : Code::kUnavailable;
+  return {code, std::string("CUDA: ") + what + ": " + cudaGetErrorString(error)};
+}
+
+Status check(const char* what, cudaError_t error) {
+  return error == cudaSuccess ? Status() : failed(what, error);
+}
+
+unsigned blocks_for(std::uint64_t count) {
+  return static_cast<unsigned>(std::min((count + kThreads - 1) / kThreads, kBlocksMax));
+}
+
+template <typename Word>
+__global__ void apply_changes(DeviceChanges changes) {
+  auto* const storage = static_cast<Word*>(changes.storage);
+  const auto* const values = static_cast<const Word*>(changes.values);
+  const std::uint64_t step = std::uint64_t{gridDim.x} * blockDim.x;
+  // All threads of a block take the same turns, since they count together.
+  for (std::uint64_t base = std::uint64_t{blockIdx.x} * blockDim.x; base < changes.count;
+       base += step) {
+    const std::uint64_t at = base + threadIdx.x;
+    bool hit = false;
+    bool different = false;
+    if (at < changes.count) {
+      hit = apply_change(changes.grid, changes.encoding, changes.verify, storage,
+                         changes.positions[at], values[at], &different);
+    }
+    const int hits = __syncthreads_count(hit ? 1 : 0);
+    const int differing = __syncthreads_count(different ? 1 : 0);
+    if (threadIdx.x == 0 && hits > 0) {
+      using Counter = unsigned long long;
+      atomicAdd(reinterpret_cast<Counter*>(&changes.counts->words), static_cast<Counter>(hits));
+      atomicAdd(reinterpret_cast<Counter*>(&changes.counts->different),
+                static_cast<Counter>(differing));
+    }
+  }
+}
+
+template <typename Word, bool kOut>
+__global__ void copy_words(DeviceWords words) {
+  auto* const storage = static_cast<Word*>(words.storage);
+  auto* const packed = static_cast<Word*>(words.packed);
+  const std::uint64_t step = std::uint64_t{gridDim.x} * blockDim.x;
+  for (std::uint64_t at = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < words.count;
+       at += step) {
+    const std::uint64_t word = view_word(words.view, words.first + at);
+    if (kOut) {
+      packed[at] = storage[word];
+    } else {
+      storage[word] = packed[at];
+    }
+  }
+}
+
+template <bool kOut>
+Status launch_copy(const DeviceWords& words, cudaStream_t stream) {
+  if (words.count == 0) return {};
+  const unsigned blocks = blocks_for(words.count);
+  switch (words.width) {
+    case 1:
+      copy_words<std::uint8_t, kOut><<<blocks, kThreads, 0, stream>>>(words);
+      break;
+    case 2:
+      copy_words<std::uint16_t, kOut><<<blocks, kThreads, 0, stream>>>(words);
+      break;
+    case 4:
+      copy_words<std::uint32_t, kOut><<<blocks, kThreads, 0, stream>>>(words);
+      break;
+    default:
+      copy_words<std::uint64_t, kOut><<<blocks, kThreads, 0, stream>>>(words);
+      break;
+  }
+  return check(kOut ? "gather" : "scatter", cudaGetLastError());
+}
+
+class CudaDevice final : public Device {
+ public:
+  explicit CudaDevice(int index) : index_(index) {}
+
+  ~CudaDevice() override {
+    if (cudaSetDevice(index_) != cudaSuccess) return;
+    if (stream_ != nullptr) static_cast<void>(cudaStreamSynchronize(stream_));
+    for (cudaEvent_t event : {events_[0], events_[1], followed_}) {
+      if (event != nullptr) static_cast<void>(cudaEventDestroy(event));
+    }
+    if (stream_ != nullptr) static_cast<void>(cudaStreamDestroy(stream_));
+  }
+
+  CudaDevice(const CudaDevice&) = delete;
+  CudaDevice& operator=(const CudaDevice&) = delete;
+
+  Status open() {
+    DCR_TRY(here());
+    cudaDeviceProp properties{};
+    DCR_TRY(check("properties of the device", cudaGetDeviceProperties(&properties, index_)));
+    name_ = properties.name;
+    DCR_TRY(check("a stream", cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)));
+    for (cudaEvent_t* event : {&events_[0], &events_[1], &followed_}) {
+      DCR_TRY(check("an event", cudaEventCreateWithFlags(event, cudaEventDisableTiming)));
+    }
+    return {};
+  }
+
+  std::string name() const override { return name_; }
+
+  Result<void*> allocate(std::uint64_t bytes) override {
+    DCR_TRY(here());
+    void* memory = nullptr;
+    DCR_TRY(check("memory of the device", cudaMalloc(&memory, std::max<std::uint64_t>(bytes, 1))));
+    return memory;
+  }
+
+  void release(void* memory) override {
+    if (here().ok()) static_cast<void>(cudaFree(memory));
+  }
+
+  Result<void*> allocate_pinned(std::uint64_t bytes) override {
+    DCR_TRY(here());
+    void* memory = nullptr;
+    DCR_TRY(check("pinned memory",
+                  cudaHostAlloc(&memory, std::max<std::uint64_t>(bytes, 1), cudaHostAllocDefault)));
+    return memory;
+  }
+
+  void release_pinned(void* memory) override {
+    if (here().ok()) static_cast<void>(cudaFreeHost(memory));
+  }
+
+  Status copy_in(void* device, const void* pinned, std::uint64_t bytes) override {
+    DCR_TRY(here());
+    return check("copy to the device",
+                 cudaMemcpyAsync(device, pinned, bytes, cudaMemcpyHostToDevice, stream_));
+  }
+
+  Status copy_out(void* pinned, const void* device, std::uint64_t bytes) override {
+    DCR_TRY(here());
+    return check("copy from the device",
+                 cudaMemcpyAsync(pinned, device, bytes, cudaMemcpyDeviceToHost, stream_));
+  }
+
+  Status zero(void* device, std::uint64_t bytes) override {
+    DCR_TRY(here());
+    return check("fill with zeros", cudaMemsetAsync(device, 0, bytes, stream_));
+  }
+
+  Status apply(const DeviceChanges& changes) override {
+    DCR_TRY(here());
+    if (changes.count == 0) return {};
+    const unsigned blocks = blocks_for(changes.count);
+    switch (changes.width) {
+      case 1:
+        apply_changes<std::uint8_t><<<blocks, kThreads, 0, stream_>>>(changes);
+        break;
+      case 2:
+        apply_changes<std::uint16_t><<<blocks, kThreads, 0, stream_>>>(changes);
+        break;
+      case 4:
+        apply_changes<std::uint32_t><<<blocks, kThreads, 0, stream_>>>(changes);
+        break;
+      default:
+        apply_changes<std::uint64_t><<<blocks, kThreads, 0, stream_>>>(changes);
+        break;
+    }
+    return check("apply", cudaGetLastError());
+  }
+
+  Status gather(const DeviceWords& words) override {
+    DCR_TRY(here());
+    return launch_copy<true>(words, stream_);
+  }
+
+  Status scatter(const DeviceWords& words) override {
+    DCR_TRY(here());
+    return launch_copy<false>(words, stream_);
+  }
+
+  Status follow(void* stream) override {
+    DCR_TRY(here());
+    DCR_TRY(check("note a stream", cudaEventRecord(followed_, static_cast<cudaStream_t>(stream))));
+    return check("follow a stream", cudaStreamWaitEvent(stream_, followed_, 0));
+  }
+
+  Status mark(unsigned mark) override {
+    DCR_TRY(here());
+    return check("mark", cudaEventRecord(events_[mark], stream_));
+  }
+
+  Status wait(unsigned mark) override {
+    DCR_TRY(here());
+    return check("wait", cudaEventSynchronize(events_[mark]));
+  }
+
+  Status synchronize() override {
+    DCR_TRY(here());
+    return check("synchronize", cudaStreamSynchronize(stream_));
+  }
+
+ private:
+  // The current device is the calling thread's.
+  Status here() const { return check("choose the device", cudaSetDevice(index_)); }
+
+  const int index_;
+  std::string name_;
+  cudaStream_t stream_ = nullptr;
+  cudaEvent_t events_[kDeviceMarks] = {};
+  cudaEvent_t followed_ = nullptr;
+};
+
+}  // namespace
+}  // namespace dcr
+
+extern "C" dcr::Device* dcr_open_device(int index, dcr::Status* status) {
+  auto device = std::make_unique<dcr::CudaDevice>(index);
+  dcr::Status opened = device->open();
+  std::swap(*status, opened);
+  return status->ok() ? device.release() : nullptr;
+}

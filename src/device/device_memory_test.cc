@@ -1,0 +1,323 @@
+// The memories on a device do what those of the host do, word for word: on a device that does
+// everything as late as it may, and on CUDA where there is one.
+#include "device/device_memory.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+
+#include "base/prng.h"
+#include "device/load_device.h"
+#include "device/test_device.h"
+#include "receiver/host_memory.h"
+#include "simd/words.h"
+#include "source/host_source_memory.h"
+#include "tensor/view.h"
+#include "tests/support/campaign.h"
+
+namespace dcr {
+namespace {
+
+constexpr std::uint64_t kSmallStaging = kDeviceStagingBytesMin;
+
+// A storage on the device, and its bytes on the host.
+class DeviceStorage {
+ public:
+  DeviceStorage(Device& device, const Bytes& bytes) : device_(device) {
+    const Result<void*> memory = device.allocate(bytes.size());
+    const Result<void*> pinned = device.allocate_pinned(bytes.size());
+    EXPECT_TRUE(memory.ok() && pinned.ok());
+    memory_ = *memory;
+    pinned_ = *pinned;
+    size_ = bytes.size();
+    std::memcpy(pinned_, bytes.data(), bytes.size());
+    EXPECT_TRUE(device.copy_in(memory_, pinned_, size_).ok());
+    EXPECT_TRUE(device.synchronize().ok());
+  }
+  ~DeviceStorage() {
+    device_.release(memory_);
+    device_.release_pinned(pinned_);
+  }
+  DeviceStorage(const DeviceStorage&) = delete;
+  DeviceStorage& operator=(const DeviceStorage&) = delete;
+
+  void* memory() const { return memory_; }
+  Bytes bytes() {
+    EXPECT_TRUE(device_.copy_out(pinned_, memory_, size_).ok());
+    EXPECT_TRUE(device_.synchronize().ok());
+    const auto* const begin = static_cast<const std::uint8_t*>(pinned_);
+    return {begin, begin + size_};
+  }
+
+ private:
+  Device& device_;
+  void* memory_ = nullptr;
+  void* pinned_ = nullptr;
+  std::uint64_t size_ = 0;
+};
+
+Bytes random_bytes(Prng& random, std::uint64_t size) {
+  Bytes bytes(size);
+  for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random.below(4));
+  return bytes;
+}
+
+// Windows of a grid of up to three dimensions, and the words that they take.
+TargetChanges random_changes(Prng& random, std::uint64_t* words) {
+  TargetChanges target;
+  target.width = static_cast<std::uint8_t>(1U << random.below(4));
+  target.encoding = static_cast<Encoding>(random.below(3));
+  std::uint64_t stride = 1 + random.below(2);
+  std::uint64_t last = 0;
+  for (std::uint64_t i = random.below(4); i > 0; --i) {
+    TargetChanges::Dimension dim;
+    dim.size = 1 + random.below(random.below(3) == 0 ? 3000 / (i * i) : 12);
+    dim.begin = random.below(dim.size + 1);
+    dim.end = dim.begin + random.below(dim.size - dim.begin + 1);
+    dim.stride = stride;
+    stride *= dim.end - dim.begin + random.below(3) + 1;
+    if (dim.end > dim.begin) last += (dim.end - dim.begin - 1) * dim.stride;
+    target.dims.insert(target.dims.begin(), dim);
+  }
+  target.first = random.below(20);
+  target.offset = random.below(10);
+  *words = target.offset + last + 1 + random.below(5);
+  return target;
+}
+
+// Strided, transposed and contiguous views alike, and the words that they take.
+TensorView random_view(Prng& random, std::uint64_t* words) {
+  constexpr Dtype kDtypes[] = {Dtype::kU8, Dtype::kBF16, Dtype::kF32, Dtype::kF64};
+  TensorView view;
+  view.dtype = kDtypes[random.below(4)];
+  view.offset = random.below(20);
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> dims;
+  std::uint64_t stride = 1 + random.below(2) * random.below(3);
+  std::uint64_t last = 0;
+  for (std::uint64_t i = random.below(4); i > 0; --i) {
+    const std::uint64_t size = random.below(8) == 0 ? 0 : 1 + random.below(60 / i);
+    dims.emplace_back(size, stride);
+    if (size > 0) last += (size - 1) * stride;
+    stride *= std::max<std::uint64_t>(size, 1) + random.below(2) * random.below(3);
+  }
+  if (dims.size() > 1 && random.below(2) == 0) std::swap(dims.front(), dims.back());
+  for (auto dim = dims.rbegin(); dim != dims.rend(); ++dim) {
+    view.sizes.push_back(dim->first);
+    view.strides.push_back(dim->second);
+  }
+  *words = view.offset + last + 1 + random.below(5);
+  return view;
+}
+
+void check_applications(Device& device, std::uint64_t cases) {
+  for (std::uint64_t seed = 0; seed < cases; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Prng random(seed);
+    std::uint64_t words = 0;
+    TargetChanges target = random_changes(random, &words);
+    const ApplyMode mode = random.below(3) == 0 ? ApplyMode::kVerify : ApplyMode::kWrite;
+    if (mode == ApplyMode::kVerify) target.encoding = Encoding::kOverwrite;
+    std::uint64_t grid = 5;
+    for (const TargetChanges::Dimension& dim : target.dims) grid *= dim.size;
+    std::vector<std::uint32_t> positions;
+    const std::uint64_t one_in = 1 + random.below(5);
+    for (std::uint32_t i = 0; i < std::min<std::uint64_t>(grid, 9000); ++i) {
+      if (random.below(one_in) == 0) positions.push_back(i);
+    }
+    const Bytes values = random_bytes(random, positions.size() * target.width);
+    Bytes wanted = random_bytes(random, words * target.width);
+    DeviceStorage storage(device, wanted);
+    HostMemory host(0);
+    host.add(MutableByteSpan(wanted));
+    ApplyCounts expected, counts;
+    const Status on_host = host.apply(target, positions, values.data(), mode, &expected);
+    {
+      auto memory = DeviceTargetMemory::create(device, {kSmallStaging, 0});
+      ASSERT_TRUE(memory.ok()) << memory.status().message();
+      ASSERT_EQ(*(*memory)->add(storage.memory(), wanted.size()), 0U);
+      const Status status = (*memory)->apply(target, positions, values.data(), mode, &counts);
+      ASSERT_EQ(status.message(), on_host.message());
+      ASSERT_TRUE((*memory)->synchronize().ok());
+    }
+    ASSERT_EQ(storage.bytes(), wanted);
+    ASSERT_EQ(counts.words, expected.words);
+    ASSERT_EQ(counts.different, expected.different);
+  }
+}
+
+void check_views(Device& device, std::uint64_t cases) {
+  for (std::uint64_t seed = 0; seed < cases; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Prng random(seed);
+    std::uint64_t words = 0;
+    const TensorView view = random_view(random, &words);
+    const unsigned width = word_bytes(view.dtype);
+    Bytes wanted = random_bytes(random, words * width);
+    DeviceStorage storage(device, wanted);
+    HostMemory host(0);
+    host.add(MutableByteSpan(wanted));
+    const Bytes in = random_bytes(random, view_words(view) * width);
+    Bytes expected(in.size()), out(in.size());
+    ASSERT_TRUE(host.read(view, expected).ok());
+    {
+      auto memory = DeviceTargetMemory::create(device, {kSmallStaging, 0});
+      ASSERT_TRUE(memory.ok()) << memory.status().message();
+      ASSERT_TRUE((*memory)->add(storage.memory(), wanted.size()).ok());
+      ASSERT_TRUE((*memory)->read(view, out).ok());
+      ASSERT_EQ(out, expected);
+      ASSERT_TRUE(host.write(view, in).ok());
+      ASSERT_TRUE((*memory)->write(view, in).ok());
+    }
+    ASSERT_EQ(storage.bytes(), wanted);
+    auto source = DeviceSourceMemory::create(device, kSmallStaging);
+    ASSERT_TRUE(source.ok()) << source.status().message();
+    ASSERT_TRUE((*source)->add(storage.memory(), wanted.size()).ok());
+    ASSERT_TRUE((*source)->read(view, out).ok());
+    ASSERT_EQ(out, in);
+  }
+}
+
+TEST(DeviceMemoryTest, AppliesAsTheHostDoes) {
+  LateDevice device;
+  check_applications(device, campaign_cases(2000));
+}
+
+TEST(DeviceMemoryTest, ReadsAndWritesAsTheHostDoes) {
+  LateDevice device;
+  check_views(device, campaign_cases(2000));
+}
+
+TEST(DeviceMemoryTest, RefusesWhatTheHostRefuses) {
+  LateDevice device;
+  DeviceStorage storage(device, Bytes(64));
+  auto memory = DeviceTargetMemory::create(device, {kSmallStaging, 0});
+  ASSERT_TRUE(memory.ok());
+  ASSERT_TRUE((*memory)->add(storage.memory(), 64).ok());
+  HostMemory host(0);
+  host.add(64);
+  const std::uint32_t positions[] = {0, 31};
+  const std::uint64_t values[] = {1, 2};
+  const auto both = [&](const TargetChanges& target, ApplyMode mode) {
+    ApplyCounts counts;
+    const Status status = (*memory)->apply(target, positions, values, mode, &counts);
+    EXPECT_EQ(status.message(), host.apply(target, positions, values, mode, &counts).message());
+    return status.code();
+  };
+  TargetChanges target;
+  target.width = 2;
+  target.dims = {{32, 1, 0, 32}};
+  EXPECT_EQ(both(target, ApplyMode::kWrite), Code::kOk);
+  target.offset = 1;  // one word past the end
+  EXPECT_EQ(both(target, ApplyMode::kWrite), Code::kInvalidArgument);
+  target = {.storage = 1, .width = 2, .dims = {{32, 1, 0, 32}}};
+  EXPECT_EQ(both(target, ApplyMode::kWrite), Code::kNotFound);
+  target = {.width = 2, .encoding = Encoding::kXor, .dims = {{32, 1, 0, 32}}};
+  EXPECT_EQ(both(target, ApplyMode::kVerify), Code::kInvalidArgument);
+  Bytes out(64);
+  EXPECT_EQ((*memory)->read({0, Dtype::kU8, 1, {64}, {1}}, out).message(),
+            "a view of storage 0 leaves it");
+  EXPECT_EQ((*memory)->write({0, Dtype::kU8, 0, {63}, {1}}, out).message(),
+            "a view of storage 0 has another size than its buffer");
+  EXPECT_EQ((*memory)->add(static_cast<std::uint8_t*>(storage.memory()) + 2, 8).status().message(),
+            "a storage on a device is not aligned to 8 bytes");
+  EXPECT_EQ(DeviceTargetMemory::create(device, {kSmallStaging - 1, 0}).status().message(),
+            "staging buffers of 4095 bytes: at least 4096");
+}
+
+TEST(DeviceMemoryTest, ScratchIsZeroedBoundedAndGivenBack) {
+  LateDevice device;
+  auto memory = DeviceTargetMemory::create(device, {kSmallStaging, 100});
+  ASSERT_TRUE(memory.ok());
+  const std::uint64_t before = device.allocated_bytes();
+  const auto scratch = (*memory)->allocate(60);
+  ASSERT_TRUE(scratch.ok());
+  Bytes out(60, 1);
+  ASSERT_TRUE((*memory)->read({*scratch, Dtype::kU8, 0, {60}, {1}}, out).ok());
+  EXPECT_EQ(out, Bytes(60, 0));
+  EXPECT_EQ((*memory)->allocate(41).status().message(),
+            "scratch of 41 bytes beside the 60 in use is above the limit of 100");
+  ASSERT_TRUE((*memory)->release(*scratch).ok());
+  EXPECT_EQ((*memory)->release(*scratch).code(), Code::kNotFound);
+  EXPECT_EQ(device.allocated_bytes(), before);
+  // What is not released ends with the memory.
+  EXPECT_TRUE((*memory)->allocate(100).ok());
+}
+
+// Whichever operation fails first, its error comes out, and nothing stays allocated.
+TEST(DeviceMemoryTest, EveryOperationMayFail) {
+  for (std::uint64_t fails_at = 0;; ++fails_at) {
+    LateDevice device;
+    Bytes bytes(4 * kSmallStaging);
+    Bytes storage(bytes.size());
+    device.fails_at = fails_at;
+    const auto all = [&]() -> Status {
+      DCR_ASSIGN(const auto memory, DeviceTargetMemory::create(device, {kSmallStaging, 100}));
+      DCR_ASSIGN(const std::uint64_t id, memory->add(storage.data(), storage.size()));
+      const TensorView view{id, Dtype::kU8, 0, {storage.size() / 2}, {2}};
+      DCR_TRY(memory->read(view, MutableByteSpan(bytes).first(storage.size() / 2)));
+      DCR_TRY(memory->write(view, ByteSpan(bytes).first(storage.size() / 2)));
+      DCR_ASSIGN(const std::uint64_t scratch, memory->allocate(10));
+      std::vector<std::uint32_t> positions(storage.size());
+      for (std::uint32_t i = 0; i < positions.size(); ++i) positions[i] = i;
+      TargetChanges target;
+      target.storage = id;
+      target.dims = {{storage.size(), 1, 0, storage.size()}};
+      ApplyCounts counts;
+      DCR_TRY(memory->apply(target, positions, bytes.data(), ApplyMode::kWrite, &counts));
+      DCR_TRY(memory->release(scratch));
+      DCR_ASSIGN(const auto source, DeviceSourceMemory::create(device, kSmallStaging));
+      DCR_TRY(source->follow(&bytes));
+      DCR_ASSIGN(const std::uint64_t weights, source->add(storage.data(), storage.size()));
+      return source->read({weights, Dtype::kU8, 0, {storage.size()}, {1}}, bytes);
+    };
+    const Status status = all();
+    EXPECT_EQ(device.allocated_bytes(), 0U);
+    if (status.ok()) {
+      EXPECT_GT(fails_at, 50U);
+      EXPECT_EQ(device.followed, std::vector<void*>{&bytes});
+      return;
+    }
+    ASSERT_EQ(status.message(), "the device has gone");
+  }
+}
+
+TEST(DeviceMemoryTest, AStorageMayMove) {
+  LateDevice device;
+  auto source = DeviceSourceMemory::create(device, kSmallStaging);
+  ASSERT_TRUE(source.ok());
+  std::uint64_t first = 1;
+  std::uint64_t second[] = {2, 3};
+  const auto id = (*source)->add(&first, sizeof(first));
+  ASSERT_TRUE(id.ok());
+  ASSERT_TRUE((*source)->replace(*id, second, sizeof(second)).ok());
+  Bytes out(16);
+  ASSERT_TRUE((*source)->read({*id, Dtype::kU64, 0, {2}, {1}}, out).ok());
+  EXPECT_EQ(load_word<std::uint64_t>(out.data(), 0), 2U);
+  EXPECT_EQ(load_word<std::uint64_t>(out.data(), 1), 3U);
+  EXPECT_EQ((*source)->replace(1, second, 8).message(), "there is no storage 1");
+}
+
+TEST(LoadDeviceTest, SaysWhatIsMissing) {
+  const auto none = load_device("/nowhere/libdcr_device.so", 0);
+  EXPECT_EQ(none.status().code(), Code::kNotFound);
+  EXPECT_NE(none.status().message().find("/nowhere/libdcr_device.so"), std::string::npos);
+  const auto other = load_device("libm.so.6", 0);
+  EXPECT_EQ(other.status().message(), "libm.so.6 is no library of DCR's devices");
+}
+
+#ifdef DCR_DEVICE_LIBRARY
+TEST(CudaDeviceTest, DoesAsTheHostDoes) {
+  const auto device = load_device(DCR_DEVICE_LIBRARY, 0);
+  if (!device.ok()) {
+    // The library is there; it must be the driver or the device that is not.
+    ASSERT_EQ(device.status().code(), Code::kUnavailable) << device.status().message();
+    GTEST_SKIP() << "no CUDA device: " << device.status().message();
+  }
+  std::printf("on %s\n", (*device)->name().c_str());
+  check_applications(**device, campaign_cases(2000));
+  check_views(**device, campaign_cases(2000));
+}
+#endif
+
+}  // namespace
+}  // namespace dcr
