@@ -39,7 +39,7 @@ LAYERS = {
 TEST_LAYERS = {"protocol": ["control"],
                "device": ["runtime", "simd", "codec", "source", "receiver"]}
 COMMON_HEADERS = {"dcr/status.h", "dcr/tensor.h", "dcr/options.h", "dcr/ports.h",
-                  "dcr/cancel.h", "dcr/control.h", "dcr/transport.h"}
+                  "dcr/cancel.h", "dcr/control.h", "dcr/receiver.h", "dcr/transport.h"}
 # The other public headers belong to those who implement or use them.
 PUBLIC_HEADER_USERS = {"delta", "api", "cli"}
 

@@ -6,6 +6,7 @@
 // the callee's or the caller's own copies, never the weights themselves.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -150,6 +151,15 @@ class LoaderHook {
   virtual Result<LoaderVerdict> on_event(const LoaderEvent& event) = 0;
 };
 
+// As LoaderHook, for several tensors that are loaded in one call.
+class LoaderBatchHook {
+ public:
+  virtual ~LoaderBatchHook() = default;
+
+  // `entry`: which of them the write belongs to, shown by the storage of its source.
+  virtual Result<LoaderVerdict> on_event(std::size_t entry, const LoaderEvent& event) = 0;
+};
+
 // A parameter or buffer of the serving runtime; several may share storage.
 struct LoaderTarget {
   std::string name;
@@ -159,6 +169,12 @@ struct LoaderTarget {
 
 // What a load says of itself. Evidence of nothing: real loaders report names that they skipped.
 enum class LoadReport : std::uint8_t { kLoaded, kSkipped, kNothing };
+
+// One tensor of a batch: as the arguments of Loader::load.
+struct LoaderBatchEntry {
+  std::string name;
+  TensorView value;
+};
 
 // A serving runtime's own loader on one rank (paper §6.1). Not thread-safe.
 class Loader {
@@ -173,6 +189,19 @@ class Loader {
   // that the runtime refuses.
   virtual Result<LoadReport> load(std::string_view name, const TensorView& value,
                                   LoaderHook& hook) = 0;
+
+  // For runtimes where a call costs more than what it loads: how many tensors load_batch takes.
+  virtual std::uint32_t batch_entries_max() const { return 1; }
+
+  // Loads several tensors in one call while no write happens. Each value starts a storage of its
+  // own; a copy from one of these belongs to that entry and is reported. Any other write (a fill, a
+  // copy from a temporary, a write to a value, a replaced parameter) could be anybody's: it is
+  // suppressed, not reported, and the answer is false, as it is for a call that the runtime
+  // refuses; nothing that was reported counts then. true: all that the call wrote was reported.
+  virtual Result<bool> load_batch(std::span<const LoaderBatchEntry> /*entries*/,
+                                  LoaderBatchHook& /*hook*/) {
+    return false;
+  }
 };
 
 // The trainer's conversion of residual tensors (paper §4.3): what no placement describes because it

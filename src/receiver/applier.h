@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dcr/ports.h"
+#include "dcr/receiver.h"
 #include "dcr/status.h"
 #include "receiver/decoded.h"
 #include "receiver/ownership.h"
@@ -19,14 +20,6 @@
 #include "tensor/catalogue.h"
 
 namespace dcr {
-
-struct ReceiverCounts {
-  std::uint64_t payloads = 0;
-  std::uint64_t entries = 0;       // canonical elements that came, those for other ranks too
-  std::uint64_t destinations = 0;  // words that they reached here ("emitted destinations")
-  std::uint64_t different = 0;     // kVerify: of those, the ones whose resident bits differ
-  std::uint64_t checked = 0;       // words that the post-apply checks compared
-};
 
 class Applier {
  public:

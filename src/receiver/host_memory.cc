@@ -166,6 +166,17 @@ std::uint64_t HostMemory::add(MutableByteSpan memory) {
   return insert(std::move(storage));
 }
 
+Status HostMemory::remove(std::uint64_t storage) {
+  const std::lock_guard lock(mutex_);
+  const auto found = storages_.find(storage);
+  if (found == storages_.end() || found->second.scratch) {
+    return Status(Code::kNotFound,
+                  "there is no storage " + std::to_string(storage) + " that was added");
+  }
+  storages_.erase(found);
+  return {};
+}
+
 MutableByteSpan HostMemory::bytes(std::uint64_t storage) {
   const Result<MutableByteSpan> found = find(storage);
   DCR_ASSERT(found.ok());

@@ -10,18 +10,21 @@
 
 #include "base/bytes.h"
 #include "dcr/ports.h"
+#include "dcr/receiver.h"
 
 namespace dcr {
 
-class HostMemory final : public TargetMemory {
+class HostMemory final : public HostTargets {
  public:
   // Scratch of all storages together stays within `scratch_bytes_max` (kTooLarge).
   explicit HostMemory(std::uint64_t scratch_bytes_max) : scratch_bytes_max_(scratch_bytes_max) {}
 
-  // Adds a parameter's storage: zeroed memory of its own, or somebody's (a mapped region, say) that
-  // outlives this. Ids count from 0 in the order of these calls. REQUIRES: before any allocate().
+  // Adds a parameter's storage: zeroed memory of its own, or somebody's (a mapped region, say). Ids
+  // count from 0 in the order of these calls and of allocate().
   std::uint64_t add(std::uint64_t bytes);
-  std::uint64_t add(MutableByteSpan memory);
+  std::uint64_t add(MutableByteSpan memory) override;
+  Status remove(std::uint64_t storage) override;
+  Result<MutableByteSpan> find(std::uint64_t storage) const override;
 
   // A storage's bytes, for tests and comparisons. REQUIRES: it exists.
   MutableByteSpan bytes(std::uint64_t storage);
@@ -45,7 +48,6 @@ class HostMemory final : public TargetMemory {
     bool scratch = false;
   };
 
-  Result<MutableByteSpan> find(std::uint64_t storage) const;
   std::uint64_t insert(Storage storage);
 
   const std::uint64_t scratch_bytes_max_;

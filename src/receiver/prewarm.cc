@@ -110,34 +110,78 @@ class Prewarm {
         scratch_(catalogue, loader, memory) {}
 
   Result<PrewarmResult> run() {
-    DCR_ASSIGN(result_.layout, layout_fingerprint(loader_, memory_));
-    targets_ = loader_.targets();
-    DCR_TRY(check_targets());
-    for (const LoaderTarget& target : targets_) storages_.insert(target.view.storage);
+    DCR_TRY(begin());
+    begin_stage("digests");
     DCR_ASSIGN(const std::vector<Digest> before, digests());
-    DCR_TRY(trace_all());
+    DCR_TRY(trace_all(TraceEvidence::kValues));
+    begin_stage("digests");
     DCR_ASSIGN(const std::vector<Digest> traced, digests());
-    result_.classes.resize(catalogue_.size());
     std::vector<Digest> settled = traced;
     if (traced != before) {
       DCR_TRY(find_escapes(before, traced));
       DCR_ASSIGN(settled, digests());
     }
+    begin_stage("classify");
     for (std::uint32_t tensor = 0; tensor < catalogue_.size(); ++tensor) {
       if (result_.classes[tensor].reason.empty()) DCR_TRY(classify(tensor));
     }
+    begin_stage("coverage");
     DCR_TRY(check_coverage(catalogue_, targets_, options_.never_loaded, &result_));
+    begin_stage("digests");
     DCR_ASSIGN(const std::vector<Digest> after, digests());
     if (after != settled) {
       return Status(Code::kInternal, "prewarm did not restore what it tried paths on");
     }
+    return end();
+  }
+
+  Result<PrewarmResult> run_geometry() {
+    DCR_TRY(begin());
+    DCR_TRY(trace_all(TraceEvidence::kGeometry));
+    begin_stage("classify");
+    for (std::uint32_t tensor = 0; tensor < catalogue_.size(); ++tensor) {
+      DCR_TRY(classify_geometry(tensor));
+    }
+    begin_stage("coverage");
+    DCR_TRY(check_coverage(catalogue_, targets_, options_.never_loaded, &result_));
+    return end();
+  }
+
+ private:
+  void begin_stage(std::string_view stage) const {
+    if (options_.stage) options_.stage(stage);
+  }
+
+  Status begin() {
+    DCR_ASSIGN(result_.layout, layout_fingerprint(loader_, memory_));
+    targets_ = loader_.targets();
+    DCR_TRY(check_targets());
+    for (const LoaderTarget& target : targets_) storages_.insert(target.view.storage);
+    result_.classes.resize(catalogue_.size());
+    return {};
+  }
+
+  // What elements of each tensor that is applied reach.
+  void count_bytes() {
+    for (std::uint32_t tensor = 0; tensor < catalogue_.size(); ++tensor) {
+      TensorClass& one = result_.classes[tensor];
+      if (one.path == TensorPath::kSkip || one.path == TensorPath::kRefused) continue;
+      for (const TracedWrite& write : result_.traces[tensor].writes) {
+        if (write.to_given || write.follows >= 0 || write.kind == WriteKind::kConstant) continue;
+        const TensorView& view = write.event.destination;
+        one.bytes += view_words(view) * word_bytes(view.dtype);
+      }
+    }
+  }
+
+  Result<PrewarmResult> end() {
+    count_bytes();
     DCR_ASSIGN(const Digest layout, layout_fingerprint(loader_, memory_));
     if (digest_equal(layout, result_.layout)) return std::move(result_);
     return Status(Code::kMismatch,
                   "loading moved parameters to other storage; the runtime must keep them in place");
   }
 
- private:
   Status check_targets() const {
     std::set<std::string> names;
     for (const LoaderTarget& target : targets_) {
@@ -164,12 +208,10 @@ class Prewarm {
     return all;
   }
 
-  Status trace_all() {
-    Tracer tracer(catalogue_, loader_, memory_, storages_);
-    for (std::uint32_t tensor = 0; tensor < catalogue_.size(); ++tensor) {
-      DCR_ASSIGN(LoadTrace trace, tracer.trace(tensor));
-      result_.traces.push_back(std::move(trace));
-    }
+  Status trace_all(TraceEvidence evidence) {
+    begin_stage("trace");
+    Tracer tracer(catalogue_, loader_, memory_, storages_, evidence);
+    DCR_ASSIGN(result_.traces, tracer.trace_range(0, catalogue_.size()));
     result_.places.resize(catalogue_.size());
     return {};
   }
@@ -262,6 +304,23 @@ class Prewarm {
       return classify_placed(tensor);
     }
     return classify_tried(tensor, makeup);
+  }
+
+  // As classify, of a trace by geometry.
+  Status classify_geometry(std::uint32_t tensor) {
+    const LoadTrace& trace = result_.traces[tensor];
+    const Makeup makeup = makeup_of(trace);
+    if (!trace.refusal.empty() || !(makeup.opaque || makeup.given || makeup.values)) {
+      return classify(tensor);
+    }
+    TensorClass* const out = &result_.classes[tensor];
+    if (makeup.opaque || makeup.given) {
+      *out = refused(trace, "only values show what its loader writes");
+    } else {
+      *out = {TensorPath::kScratch, Need::kOverwrite, trace.collective,
+              "the loader casts its values"};
+    }
+    return {};
   }
 
   // Every element is a canonical element's bits.
@@ -380,6 +439,11 @@ std::string_view need_name(Need need) {
 Result<PrewarmResult> prewarm(const Catalogue& catalogue, Loader& loader, TargetMemory& memory,
                               const PrewarmOptions& options) {
   return Prewarm(catalogue, loader, memory, options).run();
+}
+
+Result<PrewarmResult> prewarm_geometry(const Catalogue& catalogue, Loader& loader,
+                                       TargetMemory& memory, const PrewarmOptions& options) {
+  return Prewarm(catalogue, loader, memory, options).run_geometry();
 }
 
 Result<Digest> layout_fingerprint(Loader& loader, const TargetMemory& memory) {

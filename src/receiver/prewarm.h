@@ -12,6 +12,7 @@
 #include "base/digest.h"
 #include "dcr/options.h"
 #include "dcr/ports.h"
+#include "dcr/receiver.h"
 #include "dcr/status.h"
 #include "receiver/plan.h"
 #include "receiver/trace.h"
@@ -19,29 +20,11 @@
 
 namespace dcr {
 
-enum class TensorPath : std::uint8_t {
-  kTraced,   // items go straight through the placement
-  kScratch,  // the loader is called over placeholders and entries
-  kDense,    // the loader is called over the whole tensor
-  kSkip,     // nothing of it lies on this rank
-  kRefused,  // no path gives the bits of a dense refit
-};
-
-// "traced", "scratch", …; "any", "overwrite", …
-std::string_view path_name(TensorPath path);
-std::string_view need_name(Need need);
-
-struct TensorClass {
-  TensorPath path = TensorPath::kRefused;
-  Need need = Need::kSkip;  // of what is refused, too
-  bool collective = false;  // its loader talks to other ranks
-  std::string reason;       // of any other path than kTraced
-  bool tied = false;        // kSkip: a tensor that is loaded later has the same bytes
-};
-
 struct PrewarmOptions {
   std::vector<std::string> never_loaded;  // targets that no canonical tensor reaches
   bool prefer_scratch = false;            // traced tensors take the scratch path too
+  // Called when a stage begins: "digests", "trace", "classify", "coverage". May be empty.
+  std::function<void(std::string_view stage)> stage;
 };
 
 struct PrewarmResult {
@@ -57,6 +40,13 @@ struct PrewarmResult {
 // explains.
 Result<PrewarmResult> prewarm(const Catalogue& catalogue, Loader& loader, TargetMemory& memory,
                               const PrewarmOptions& options);
+
+// The part of it that needs no values, for parameters that are not there (a meta device) or have
+// not been loaded: names are loaded twice, geometry says where they go, and destinations and
+// coverage are checked. What only values can decide is refused for that reason; a cast is said to
+// take the scratch path, without a trial. No receiver may apply by this.
+Result<PrewarmResult> prewarm_geometry(const Catalogue& catalogue, Loader& loader,
+                                       TargetMemory& memory, const PrewarmOptions& options);
 
 // Binds every target's name, storage, size, offset, shape, strides and dtype.
 Result<Digest> layout_fingerprint(Loader& loader, const TargetMemory& memory);

@@ -161,9 +161,9 @@ Status Receiver::prewarm() {
   State& state = *state_;
   state.active = false;
   state.prewarmed = false;
-  DCR_ASSIGN(state.prewarm,
-             dcr::prewarm(state.catalogue, state.loader, state.memory,
-                          {state.options.never_loaded, state.options.prefer_scratch}));
+  DCR_ASSIGN(state.prewarm, dcr::prewarm(state.catalogue, state.loader, state.memory,
+                                         {state.options.never_loaded, state.options.prefer_scratch,
+                                          state.options.prewarm_stage}));
   state.specs.resize(state.catalogue.size());
   for (std::uint32_t tensor = 0; tensor < state.catalogue.size(); ++tensor) {
     state.make_spec(tensor);

@@ -37,6 +37,7 @@ struct ReceiverOptions {
   Bytes key;                       // of payloads' digests; see Payload::read
   bool post_apply_checks = false;  // paper A.12
   bool prefer_scratch = false;     // traced tensors take the scratch path too (to compare the two)
+  std::function<void(std::string_view stage)> prewarm_stage;  // see PrewarmOptions
 };
 
 // Copies words [first, first + out.size() / width) of canonical tensor `tensor` to `out`.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/digest.h"
+#include "dcr/receiver.h"
 #include "dcr/status.h"
 #include "receiver/decoded.h"
 
@@ -19,14 +20,6 @@ namespace dcr {
 inline constexpr std::size_t kStagingGroups = 32;
 inline constexpr std::size_t kStagingGroupPayloads = 8;
 inline constexpr std::size_t kStagingSlots = (kStagingGroups + 1) * kStagingGroupPayloads;
-
-// What became of a payload that is no reason to fail the attempt.
-enum class Ingested : std::uint8_t {
-  kQueued,
-  kDuplicate,     // the same identifier and the same bytes as one before
-  kOtherAttempt,  // of another run or attempt: dropped
-  kFull,          // no slot or no room now; the caller keeps it and tries again after apply()
-};
 
 class Staging {
  public:

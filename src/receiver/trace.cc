@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "receiver/index_map.h"
+#include "receiver/trace_recorder.h"
 #include "receiver/views.h"
 #include "simd/words.h"
 #include "tensor/cast.h"
@@ -111,131 +112,8 @@ bool same_event(const LoaderEvent& event, std::uint64_t given, const TracedWrite
   return event.source->dtype == known.source->dtype && event.source->sizes == known.source->sizes;
 }
 
-// What is known of one write on the way.
-struct Seen {
-  std::uint64_t fill = 0;            // of the first load
-  std::array<Digest, 2> contents{};  // by code
-  bool holds = true;                 // the source is what its geometry, the guess or the list says
-  bool geometry = false;             // there is a geometry: a view of the given tensor
-  bool unresolved = false;           // a copy from a temporary that may hold canonical elements
-  bool varies = false;               // some load wrote other words than the first
-  std::vector<std::uint64_t> corners;  // canonical index at the first element, then one step along
-                                       // each dimension
-  std::optional<Box> guess;            // canonical word → source word
-  std::vector<std::uint64_t> list;     // canonical word of each element
-  std::vector<std::uint8_t> erased, mixed;  // one byte an element: seen so in some load
-};
-
-namespace {
-
-// Whether no load has shown that the write depends on the given tensor.
-bool may_be_constant(const LoaderEvent& event, const Seen& seen) {
-  if (seen.varies) return false;
-  if (event.kind == LoaderEventKind::kFill) return true;
-  return event.kind == LoaderEventKind::kCopy && !(seen.geometry && seen.holds) &&
-         seen.contents[0] == seen.contents[1];
-}
-
-}  // namespace
-
-struct Tracer::Work {
-  const CanonicalTensor& tensor;
-  TensorView probe;
-  LoadTrace trace;
-  std::vector<Seen> seen;
-  bool first = true;
-
-  bool refuse(std::string reason) {
-    if (trace.refusal.empty()) trace.refusal = std::move(reason);
-    return false;
-  }
-  bool refused() const { return !trace.refusal.empty(); }
-};
-
-class Tracer::Recorder final : public LoaderHook {
- public:
-  Recorder(Work& work, const TargetMemory& memory, const std::set<std::uint64_t>& storages,
-           unsigned code, const Inspect& inspect)
-      : work_(work), memory_(memory), storages_(storages), code_(code), inspect_(inspect) {}
-
-  Result<LoaderVerdict> on_event(const LoaderEvent& event) override {
-    if (event.kind == LoaderEventKind::kCollective) {
-      work_.trace.collective = true;
-      return LoaderVerdict::kPerform;
-    }
-    if (event.kind == LoaderEventKind::kReplace) {
-      work_.refuse("the loader gives a parameter another storage");
-      return LoaderVerdict::kSuppress;
-    }
-    const bool to_given = event.destination.storage == work_.probe.storage;
-    if (!to_given && !storages_.contains(event.destination.storage)) {
-      return invalid("writes to storage " + std::to_string(event.destination.storage) +
-                     ", which is no target's");
-    }
-    if (event.kind == LoaderEventKind::kCopy &&
-        (!event.source || view_words(*event.source) != view_words(event.destination))) {
-      return invalid("copies another number of elements than it writes");
-    }
-    const std::uint64_t given_bytes = work_.tensor.words * word_bytes(work_.probe.dtype);
-    std::uint64_t bytes = given_bytes;
-    if (!to_given) {
-      DCR_ASSIGN(bytes, memory_.storage_bytes(event.destination.storage));
-    }
-    if (!view_fits(event.destination, bytes)) return invalid("writes past the end of a storage");
-    // The probe's storage may be larger than the tensor.
-    const bool from_given = event.source && event.source->storage == work_.probe.storage;
-    if (from_given && !view_fits(*event.source, given_bytes)) {
-      return invalid("reads past the end of the given tensor");
-    }
-    if (event.source && storages_.contains(event.source->storage)) {
-      work_.refuse("the loader copies from a parameter, whatever is loaded there later");
-    }
-    DCR_TRY(record(event, to_given));
-    return to_given ? LoaderVerdict::kPerform : LoaderVerdict::kSuppress;
-  }
-
-  std::size_t count() const { return count_; }
-
- private:
-  Status invalid(const std::string& what) const {
-    return Status(Code::kMismatch,
-                  "tensor " + quoted_name(work_.tensor.name) + ": the loader " + what,
-                  work_.tensor.name);
-  }
-
-  Status record(const LoaderEvent& event, bool to_given) {
-    const std::size_t at = count_++;
-    if (work_.first) {
-      TracedWrite write;
-      write.event = event;
-      write.to_given = to_given;
-      write.from_given = event.source && event.source->storage == work_.probe.storage;
-      work_.trace.writes.push_back(std::move(write));
-      work_.seen.emplace_back();
-    } else if (at >= work_.seen.size() ||
-               !same_event(event, work_.probe.storage, work_.trace.writes[at])) {
-      work_.refuse("two loads of it wrote differently");
-      return {};
-    }
-    Seen& seen = work_.seen[at];
-    if (event.kind == LoaderEventKind::kFill) {
-      if (code_ == 0) seen.fill = event.fill_word;
-      seen.varies = seen.varies || event.fill_word != seen.fill;
-    }
-    if (event.kind == LoaderEventKind::kCopy && !to_given) return inspect_(at, event);
-    return {};
-  }
-
-  Work& work_;
-  const TargetMemory& memory_;
-  const std::set<std::uint64_t>& storages_;
-  unsigned code_;
-  const Inspect& inspect_;
-  std::size_t count_ = 0;
-};
-
 Status Tracer::load(Work& work, const ProbePattern& pattern, const Inspect& inspect) {
-  DCR_TRY(fill_probe(memory_, work.probe, pattern));
+  if (evidence_ == TraceEvidence::kValues) DCR_TRY(fill_probe(memory_, work.probe, pattern));
   const unsigned code = pattern.kind == ProbePattern::Kind::kCode ? pattern.number : 2;
   Recorder recorder(work, memory_, storages_, code, inspect);
   const Result<LoadReport> report = loader_.load(work.tensor.name, work.probe, recorder);
@@ -250,21 +128,30 @@ Status Tracer::load(Work& work, const ProbePattern& pattern, const Inspect& insp
   return {};
 }
 
+Status Tracer::inspect_code(Work& work, const ProbePattern& pattern, std::size_t at,
+                            const LoaderEvent& event) {
+  Seen& seen = work.seen[at];
+  seen.geometry = work.trace.writes[at].from_given &&
+                  word_bytes(event.source->dtype) == word_bytes(work.probe.dtype);
+  if (evidence_ == TraceEvidence::kGeometry) {
+    if (!seen.geometry) work.refuse("only values show what its loader copies");
+    return {};
+  }
+  if (seen.geometry && seen.holds) {
+    DCR_ASSIGN(seen.holds, holds_pattern(memory_, *event.source, given_box(*event.source), pattern,
+                                         work.probe.dtype));
+  }
+  if (seen.geometry && seen.holds) return {};
+  DCR_ASSIGN(seen.contents[pattern.number], content_digest(memory_, *event.source));
+  return {};
+}
+
 // Two loads; a source that is a view of the given tensor must hold what its geometry says.
 Status Tracer::load_codes(Work& work) {
   for (unsigned code = 0; code < 2 && !work.refused(); ++code) {
     const ProbePattern pattern = {ProbePattern::Kind::kCode, code};
-    const Inspect inspect = [&](std::size_t at, const LoaderEvent& event) -> Status {
-      Seen& seen = work.seen[at];
-      seen.geometry = work.trace.writes[at].from_given &&
-                      word_bytes(event.source->dtype) == word_bytes(work.probe.dtype);
-      if (seen.geometry && seen.holds) {
-        DCR_ASSIGN(seen.holds, holds_pattern(memory_, *event.source, given_box(*event.source),
-                                             pattern, work.probe.dtype));
-      }
-      if (seen.geometry && seen.holds) return {};
-      DCR_ASSIGN(seen.contents[code], content_digest(memory_, *event.source));
-      return {};
+    const Inspect inspect = [&](std::size_t at, const LoaderEvent& event) {
+      return inspect_code(work, pattern, at, event);
     };
     DCR_TRY(load(work, pattern, inspect));
   }
@@ -537,36 +424,41 @@ Status Tracer::list_active(Work& work) {
 
 Tracer::~Tracer() {
   // An id that is known cannot be refused.
-  if (reserved_) static_cast<void>(memory_.release(storage_).ok());
+  for (const Room& room : rooms_) static_cast<void>(memory_.release(room.storage).ok());
 }
 
-Status Tracer::reserve(std::uint64_t bytes) {
-  if (reserved_ && bytes <= bytes_) return {};
-  if (reserved_) DCR_TRY(memory_.release(storage_));
-  reserved_ = false;
-  DCR_ASSIGN(storage_, memory_.allocate(bytes));
-  reserved_ = true;
-  bytes_ = bytes;
-  return {};
+Result<std::uint64_t> Tracer::reserve(std::size_t number, std::uint64_t bytes) {
+  if (number < rooms_.size() && bytes <= rooms_[number].bytes) return rooms_[number].storage;
+  if (number < rooms_.size()) {
+    // Those after it go too, rather than that one is missing among them.
+    while (rooms_.size() > number) {
+      DCR_TRY(memory_.release(rooms_.back().storage));
+      rooms_.pop_back();
+    }
+  }
+  DCR_ASSIGN(const std::uint64_t storage, memory_.allocate(bytes));
+  rooms_.push_back({storage, bytes});
+  return storage;
 }
 
 Result<LoadTrace> Tracer::trace(std::uint32_t tensor) {
   const CanonicalTensor& canonical = catalogue_[tensor];
   Work work{canonical, {}, {}, {}};
   const std::uint64_t bytes = canonical.words * word_bytes(canonical.dtype);
-  const Status room = reserve(bytes);
+  const Result<std::uint64_t> room = reserve(0, bytes);
   if (!room.ok()) {
-    if (room.code() != Code::kTooLarge) return room;
-    work.refuse("no room for a probe: " + room.message());
+    if (room.status().code() != Code::kTooLarge) return room.status();
+    work.refuse("no room for a probe: " + room.status().message());
     return std::move(work.trace);
   }
-  work.probe = contiguous_view(storage_, canonical);
+  work.probe = contiguous_view(*room, canonical);
   const auto steps = [this, &work]() -> Status {
+    const bool values = evidence_ == TraceEvidence::kValues;
     DCR_TRY(load_codes(work));
-    if (!work.refused()) DCR_TRY(check_constants(work));
+    if (!work.refused() && values) DCR_TRY(check_constants(work));
     if (work.refused()) return {};
     sort_writes(work);
-    if (work.tensor.words == 0) return {};
+    if (work.tensor.words == 0 || !values) return {};
     DCR_TRY(guess_views(work));
     DCR_TRY(list_indices(work));
     return list_active(work);

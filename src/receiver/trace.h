@@ -57,12 +57,22 @@ bool same_event(const LoaderEvent& event, std::uint64_t given, const TracedWrite
 // An explicit list of indices is kept for views of at most so many words.
 inline constexpr std::uint64_t kListedWordsMax = std::uint64_t{1} << 22;
 
+// What a trace goes by.
+enum class TraceEvidence : std::uint8_t {
+  kValues,    // geometry and what probes hold
+  kGeometry,  // geometry alone: memory need not be there. A copy from a temporary is refused
+};
+
 class Tracer {
  public:
   // `storages`: those of the targets.
   Tracer(const Catalogue& catalogue, Loader& loader, TargetMemory& memory,
-         std::set<std::uint64_t> storages)
-      : catalogue_(catalogue), loader_(loader), memory_(memory), storages_(std::move(storages)) {}
+         std::set<std::uint64_t> storages, TraceEvidence evidence = TraceEvidence::kValues)
+      : catalogue_(catalogue),
+        loader_(loader),
+        memory_(memory),
+        storages_(std::move(storages)),
+        evidence_(evidence) {}
   ~Tracer();
   Tracer(const Tracer&) = delete;
   Tracer& operator=(const Tracer&) = delete;
@@ -71,17 +81,32 @@ class Tracer {
   // those that the loader has for its own reasons; kMismatch for events that make no sense.
   Result<LoadTrace> trace(std::uint32_t tensor);
 
+  // The same for tensors [first, last), which are loaded together where the loader can do that and
+  // all that they write are views of what they were given. Others are traced alone.
+  Result<std::vector<LoadTrace>> trace_range(std::uint32_t first, std::uint32_t last);
+
  private:
   class Recorder;
+  class BatchRecorder;
   struct Work;  // of one tensor
 
-  // Makes sure of a probe's storage of so many bytes.
-  Status reserve(std::uint64_t bytes);
+  // A probe's storage of at least so many bytes, by its number; the first is used for one tensor.
+  // REQUIRES: those before it were asked for.
+  Result<std::uint64_t> reserve(std::size_t number, std::uint64_t bytes);
+
+  // Tensors of one call from `first` on, before `last`: at least one.
+  std::uint32_t batch_end(std::uint32_t first, std::uint32_t last) const;
+  // Halves a batch until what is left of it explains itself.
+  Status trace_batch(std::uint32_t first, std::uint32_t last, std::vector<LoadTrace>* traces);
+  // false: some write is nobody's, or there is no room.
+  Result<bool> load_batch(std::vector<Work>& works);
 
   using Inspect = std::function<Status(std::size_t write, const LoaderEvent& event)>;
 
   Status load(Work& work, const ProbePattern& pattern, const Inspect& inspect);
   Status load_codes(Work& work);
+  Status inspect_code(Work& work, const ProbePattern& pattern, std::size_t at,
+                      const LoaderEvent& event);
   Status check_constants(Work& work);
   static void sort_writes(Work& work);
   static void sort_copy(Work& work, std::size_t at);
@@ -95,9 +120,12 @@ class Tracer {
   Loader& loader_;
   TargetMemory& memory_;
   std::set<std::uint64_t> storages_;
-  bool reserved_ = false;
-  std::uint64_t storage_ = 0;  // the probes', one after another
-  std::uint64_t bytes_ = 0;
+  const TraceEvidence evidence_;
+  struct Room {
+    std::uint64_t storage = 0;
+    std::uint64_t bytes = 0;
+  };
+  std::vector<Room> rooms_;  // of probes, one after another
 };
 
 }  // namespace dcr

@@ -1,0 +1,148 @@
+// The embedded receiver over the core's: random refits through the public header alone equal a
+// dense load. What a receiver does with each kind of loader and payload: src/receiver.
+#include "dcr/receiver.h"
+
+#include <gtest/gtest.h>
+
+#include "receiver/test_refit.h"
+
+namespace dcr {
+namespace {
+
+std::vector<std::vector<CanonicalBox>> public_boxes(const TestRefit& refit) {
+  std::vector<std::vector<CanonicalBox>> owners;
+  for (const std::vector<OwnerBox>& boxes : refit.boxes) {
+    std::vector<CanonicalBox>& of = owners.emplace_back();
+    for (const OwnerBox& box : boxes) {
+      CanonicalBox made{box.tensor, box.box.offset, {}, {}};
+      for (const ItemDimension& dim : box.box.dims) {
+        made.sizes.push_back(dim.size);
+        made.strides.push_back(dim.stride);
+      }
+      of.push_back(std::move(made));
+    }
+  }
+  return owners;
+}
+
+ReadCanonical read_from(const std::vector<Bytes>& words, const Catalogue& catalogue) {
+  return [&](std::uint32_t tensor, std::uint64_t first, std::span<std::uint8_t> out) {
+    const unsigned width = word_bytes(catalogue[tensor].dtype);
+    std::copy_n(words[tensor].begin() + static_cast<std::ptrdiff_t>(first * width), out.size(),
+                out.begin());
+    return Status();
+  };
+}
+
+TEST(EmbeddedReceiverTest, RefitsEqualDenseLoads) {
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE(seed);
+    TestRefit refit(seed);
+    TestRank dense, rank;
+    refit.add_loads(&dense);
+    refit.add_loads(&rank);
+    ASSERT_TRUE(load_dense(dense.loader, refit.catalogue, refit.new_words).ok());
+    ASSERT_TRUE(load_dense(rank.loader, refit.catalogue, refit.old_words).ok());
+    EmbeddedReceiverOptions options;
+    options.owners = public_boxes(refit);
+    options.threads = 1;
+    auto made =
+        EmbeddedReceiver::create(refit.catalogue.tensors(), rank.loader, rank.memory, options);
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    EmbeddedReceiver& receiver = **made;
+    ASSERT_TRUE(receiver.prewarm().ok());
+    ASSERT_TRUE(receiver.audit(read_from(refit.old_words, refit.catalogue)).ok());
+    const AttemptHeader header{{1, 2, 3}, 7, 4, 5, ApplyMode::kWrite};
+    ASSERT_TRUE(receiver.begin_attempt({header.run, 7, 4, 5}).ok());
+    for (const SentPayload& payload : refit.send(header, receiver.classes(), false)) {
+      const Result<Ingested> ingested = receiver.ingest(payload.bytes);
+      ASSERT_TRUE(ingested.ok()) << ingested.status().message();
+      EXPECT_EQ(*ingested, Ingested::kQueued);
+    }
+    EXPECT_EQ(receiver.finish().status().code(), Code::kMismatch);
+    for (std::uint32_t owner = 0; owner < refit.owners(); ++owner) {
+      ASSERT_TRUE(receiver.end_of_owner(owner, refit.payloads(owner)).ok());
+    }
+    ASSERT_TRUE(receiver.apply().ok());
+    ASSERT_TRUE(receiver.finish().ok());
+    EXPECT_EQ(rank.parameters(), dense.parameters());
+    ASSERT_TRUE(receiver.audit(read_from(refit.new_words, refit.catalogue)).ok());
+  }
+}
+
+TEST(EmbeddedReceiverTest, GeometrySaysWhatPrewarmSays) {
+  std::uint64_t placed = 0;
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE(seed);
+    TestRefit refit(seed);
+    TestRank rank;
+    refit.add_loads(&rank);
+    ASSERT_TRUE(load_dense(rank.loader, refit.catalogue, refit.old_words).ok());
+    auto receiver =
+        EmbeddedReceiver::create(refit.catalogue.tensors(), rank.loader, rank.memory, {});
+    ASSERT_TRUE(receiver.ok());
+    ASSERT_TRUE((*receiver)->prewarm().ok());
+    const auto geometry = trace_geometry(refit.catalogue.tensors(), rank.loader, rank.memory, {});
+    ASSERT_TRUE(geometry.ok()) << geometry.status().message();
+    for (std::uint32_t tensor = 0; tensor < refit.catalogue.size(); ++tensor) {
+      const TensorClass& one = (*receiver)->classes()[tensor];
+      const TensorClass& found = (*geometry)[tensor];
+      if (found.path == TensorPath::kRefused) {
+        EXPECT_EQ(found.reason, "only values show what its loader copies");
+        continue;
+      }
+      EXPECT_EQ(found.path, one.path) << one.reason;
+      EXPECT_EQ(found.need, one.need);
+      EXPECT_EQ(found.bytes, one.bytes);
+      placed += one.path == TensorPath::kTraced ? 1u : 0u;
+    }
+  }
+  EXPECT_GT(placed, 50U);
+}
+
+TEST(EmbeddedReceiverTest, RefusesWhatDoesNotFit) {
+  const std::vector<CanonicalTensor> tensors = {{"w", Dtype::kBF16, {4, 6}}};
+  TestRank rank;
+  const auto code = [&](std::vector<CanonicalTensor> of, std::vector<CanonicalBox> boxes) {
+    EmbeddedReceiverOptions options;
+    options.owners = {std::move(boxes)};
+    return EmbeddedReceiver::create(std::move(of), rank.loader, rank.memory, options)
+        .status()
+        .code();
+  };
+  EXPECT_EQ(code(tensors, {{0, 0, {24}, {1}}}), Code::kOk);
+  EXPECT_EQ(code(tensors, {{0, 0, {24}, {}}}), Code::kInvalidArgument);
+  EXPECT_EQ(code(tensors, {{0, 1, {24}, {1}}}), Code::kInvalidArgument);
+  EXPECT_EQ(code(tensors, {{1, 0, {24}, {1}}}), Code::kInvalidArgument);
+  EXPECT_EQ(code({tensors[0], tensors[0]}, {}), Code::kCorrupt);
+}
+
+TEST(HostTargetsTest, StoragesComeAndGo) {
+  const std::unique_ptr<HostTargets> memory = HostTargets::create(100);
+  std::vector<std::uint8_t> bytes(8, 3);
+  const std::uint64_t storage = memory->add(bytes);
+  ASSERT_TRUE(memory->find(storage).ok());
+  EXPECT_EQ(memory->find(storage)->data(), bytes.data());
+  const Result<std::uint64_t> scratch = memory->allocate(100);
+  ASSERT_TRUE(scratch.ok());
+  EXPECT_EQ(memory->allocate(1).status().code(), Code::kTooLarge);
+  EXPECT_EQ(memory->remove(*scratch).code(), Code::kNotFound);
+  EXPECT_EQ(memory->release(storage).code(), Code::kNotFound);
+  EXPECT_TRUE(memory->remove(storage).ok());
+  EXPECT_EQ(memory->find(storage).status().code(), Code::kNotFound);
+  EXPECT_NE(memory->add(bytes), storage);
+}
+
+TEST(SizedTargetsTest, HasSizesOnly) {
+  const std::unique_ptr<SizedTargets> memory = SizedTargets::create();
+  const std::uint64_t storage = memory->add(std::uint64_t{1} << 40);
+  EXPECT_EQ(*memory->storage_bytes(storage), std::uint64_t{1} << 40);
+  std::vector<std::uint8_t> bytes(8);
+  EXPECT_EQ(memory->read({storage, Dtype::kU8, 0, {8}, {1}}, bytes).code(), Code::kUnsupported);
+  EXPECT_EQ(memory->write({storage, Dtype::kU8, 0, {8}, {1}}, bytes).code(), Code::kUnsupported);
+  EXPECT_TRUE(memory->release(storage).ok());
+  EXPECT_EQ(memory->storage_bytes(storage).status().code(), Code::kNotFound);
+}
+
+}  // namespace
+}  // namespace dcr
