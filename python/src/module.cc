@@ -4,10 +4,12 @@
 #include "blocking.h"
 #include "dcr/options.h"
 #include "owner.h"
+#include "receiver.h"
 
 NB_MODULE(_core, module) {
   module.doc() = "The C++ core of DCR. Use the package `dcr`, which documents it.";
   module.attr("format_version") = dcr::kFormatVersion;
   dcr::python::bind_progress(module);
   dcr::python::bind_owner(module);
+  dcr::python::bind_receiver(module);
 }

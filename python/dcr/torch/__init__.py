@@ -1,9 +1,13 @@
-"""PyTorch: trainer ranks as owners.
+"""PyTorch: trainer ranks as owners, serving ranks as receivers.
 
 `ModelOwner` makes the payloads of what changed in a model: plain modules, DDP, FSDP2, tensor
-parallelism.
+parallelism. `ModelReceiver` refits a serving module in place through its own loader;
+`trace_geometry` says where a loader would put each tensor, on a meta device too. docs/TRACING.md
+says what is found out and how.
 """
 
+from dcr.torch.geometry import trace_geometry
+from dcr.torch.loader import TorchLoader, state_dict_loader
 from dcr.torch.owner import (
     CanonicalBox,
     CanonicalTensor,
@@ -12,12 +16,17 @@ from dcr.torch.owner import (
     OpenRefit,
     PreparedRefit,
 )
+from dcr.torch.receiver import ModelReceiver
 
 __all__ = [
     "CanonicalBox",
     "CanonicalTensor",
     "Exchange",
     "ModelOwner",
+    "ModelReceiver",
     "OpenRefit",
     "PreparedRefit",
+    "TorchLoader",
+    "state_dict_loader",
+    "trace_geometry",
 ]

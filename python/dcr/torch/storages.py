@@ -1,0 +1,119 @@
+"""Torch storages as the core's: ids, addresses, views."""
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from dcr._core import HostTargets, SizedTargets, TensorView
+from dcr.errors import Unsupported
+
+_NAMES = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.uint16: "U16",
+    torch.int16: "I16",
+    torch.uint32: "U32",
+    torch.int32: "I32",
+    torch.uint64: "U64",
+    torch.int64: "I64",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float32: "F32",
+    torch.float64: "F64",
+    torch.complex64: "C64",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2fnuz: "F8_E5M2FNUZ",
+    torch.float8_e4m3fnuz: "F8_E4M3FNUZ",
+    torch.float8_e8m0fnu: "F8_E8M0",
+}
+_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The safetensors name of a dtype, as `CanonicalTensor`s have it."""
+    name = _NAMES.get(dtype)
+    if name is None:
+        raise Unsupported(f"{dtype} is no dtype of safetensors' that torch can load")
+    return name
+
+
+def view_of(storage: int, tensor: torch.Tensor) -> TensorView:
+    """Where the tensor lies in its storage, which has this id."""
+    offset = int(tensor.storage_offset())
+    return TensorView(storage, dtype_name(tensor.dtype), offset, tensor.shape, tensor.stride())
+
+
+class Storages:
+    """The storages of a module, kept alive, under the ids that they have in a memory of the core.
+
+    Storages are told apart by their implementation's address (`_cdata`), which no other has while
+    this one lives.
+    """
+
+    def __init__(self, meta: bool, scratch_bytes_max: int) -> None:
+        self.memory: HostTargets | SizedTargets = (
+            SizedTargets() if meta else HostTargets(scratch_bytes_max)
+        )
+        self._known: dict[int, tuple[int, torch.UntypedStorage, int, int]] = {}
+
+    def register(self, name: str, tensor: torch.Tensor) -> int:
+        """The id of the tensor's storage; a new one if it is new, or lies elsewhere than before."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        meta = isinstance(self.memory, SizedTargets)
+        if not meta and tensor.device.type != "cpu":
+            raise Unsupported(f"{name!r} lies on {tensor.device}, not in host memory", name)
+        address, size = (0, storage.nbytes()) if meta else (storage.data_ptr(), storage.nbytes())
+        known = self._known.get(key)
+        if known is not None and known[2:] == (address, size):
+            return known[0]
+        if isinstance(self.memory, SizedTargets):
+            number = self.memory.add(size)
+        else:
+            if known is not None:
+                self.memory.remove(known[0])
+            number = self.memory.add(address, size)
+        self._known[key] = (number, storage, address, size)
+        return number
+
+    def find(self, key: int) -> int | None:
+        """The id of a registered storage, by its `_cdata`."""
+        known = self._known.get(key)
+        return None if known is None else known[0]
+
+    def given(self, value: TensorView) -> torch.Tensor:
+        """A tensor over a scratch storage of the memory, which has to outlive it."""
+        dtype = _DTYPES.get(value.dtype)
+        if dtype is None:
+            raise Unsupported(f"torch has no tensors of {value.dtype}")
+        shape = list(value.sizes)
+        if isinstance(self.memory, SizedTargets):
+            return torch.empty(shape, dtype=dtype, device="meta")
+        count = 1
+        for size in shape:
+            count *= size
+        if count == 0:
+            return torch.empty(shape, dtype=dtype)
+        address, size = self.memory.address(value.storage)
+        size = min(size, count * dtype.itemsize)
+        raw = torch.frombuffer((ctypes.c_uint8 * size).from_address(address), dtype=torch.uint8)
+        return raw.view(dtype).view(shape)
+
+    @contextmanager
+    def lend(self, tensor: torch.Tensor) -> Iterator[TensorView]:
+        """A temporary of the loader's, readable through the memory in the meantime."""
+        memory = self.memory
+        if isinstance(memory, SizedTargets):
+            yield view_of(memory.add(tensor.untyped_storage().nbytes()), tensor)
+            return
+        tensor = tensor.detach().resolve_conj().resolve_neg().cpu()
+        storage = tensor.untyped_storage()
+        number = memory.add(storage.data_ptr(), storage.nbytes())
+        try:
+            yield view_of(number, tensor)
+        finally:
+            memory.remove(number)

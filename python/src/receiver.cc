@@ -1,0 +1,401 @@
+#include "receiver.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "arrays.h"
+#include "dcr/receiver.h"
+#include "errors.h"
+#include "python_loader.h"
+
+namespace dcr::python {
+namespace {
+
+namespace nb = nanobind;
+
+using TensorTuple = std::tuple<std::string, std::string, Shape>;  // name, dtype, shape
+
+// A buffer (bytes, memoryview, an array) as it is, while the scope lasts.
+class BufferView {
+ public:
+  explicit BufferView(nb::handle object) {
+    if (PyObject_GetBuffer(object.ptr(), &buffer_, PyBUF_SIMPLE) != 0) throw nb::python_error();
+  }
+  ~BufferView() { PyBuffer_Release(&buffer_); }
+  BufferView(const BufferView&) = delete;
+  BufferView& operator=(const BufferView&) = delete;
+
+  std::span<const std::uint8_t> bytes() const {
+    return {static_cast<const std::uint8_t*>(buffer_.buf), static_cast<std::size_t>(buffer_.len)};
+  }
+
+ private:
+  Py_buffer buffer_{};
+};
+
+std::vector<CanonicalTensor> canonical_tensors(const std::vector<TensorTuple>& tuples) {
+  std::vector<CanonicalTensor> tensors;
+  for (const auto& [name, dtype, shape] : tuples) {
+    tensors.push_back({name, take(dtype_from_name(dtype)), shape, 0});
+  }
+  return tensors;
+}
+
+TargetMemory& memory_of(nb::handle targets) {
+  if (nb::isinstance<HostTargets>(targets)) return nb::cast<HostTargets&>(targets);
+  return nb::cast<SizedTargets&>(targets);
+}
+
+std::function<void(std::string_view)> stage_callback(const nb::object& stage) {
+  if (stage.is_none()) return {};
+  // Shared, as the core copies the function without the GIL.
+  return [stage = std::make_shared<nb::object>(stage)](std::string_view name) {
+    const nb::gil_scoped_acquire acquire;
+    try {
+      (*stage)(nb::str(name.data(), name.size()));
+    } catch (nb::python_error& error) {
+      error.discard_as_unraisable("a callback for stages of prewarm");
+    }
+  };
+}
+
+// EmbeddedReceiver with its loader, one call at a time.
+class PythonReceiver {
+ public:
+  PythonReceiver(const std::vector<TensorTuple>& tensors, nb::object loader, nb::object targets,
+                 EmbeddedReceiverOptions options)
+      : loader_(std::move(loader)), targets_(std::move(targets)) {
+    receiver_ = take(EmbeddedReceiver::create(canonical_tensors(tensors), loader_,
+                                              memory_of(targets_), std::move(options)));
+  }
+
+  EmbeddedReceiver& core() { return *receiver_; }
+
+  // Runs `call(core)` without the GIL and throws what went wrong.
+  template <typename Call>
+  auto run(const Call& call) {
+    if (busy_.exchange(true)) {
+      raise(Status(Code::kInvalidArgument, "the receiver is in another call; one at a time"));
+    }
+    auto result = [&] {
+      const nb::gil_scoped_release release;
+      return call(*receiver_);
+    }();
+    busy_ = false;
+    loader_.raise_kept();
+    if constexpr (std::is_same_v<decltype(result), Status>) {
+      check(result);
+    } else {
+      return take(std::move(result));
+    }
+  }
+
+  void audit(const nb::object& read);
+
+ private:
+  PythonLoader loader_;
+  nb::object targets_;
+  std::unique_ptr<EmbeddedReceiver> receiver_;
+  std::atomic<bool> busy_{false};
+};
+
+// Calls Python once for each tensor that is needed.
+void PythonReceiver::audit(const nb::object& read) {
+  std::int64_t held = -1;
+  Array array;
+  const auto fetch = [&](std::uint32_t tensor) -> Status {
+    const CanonicalTensor& of = receiver_->tensors()[tensor];
+    try {
+      array = contiguous_array(read(nb::str(of.name.data(), of.name.size())), of.name,
+                               std::string(dtype_name(of.dtype)));
+    } catch (nb::python_error& error) {
+      return loader_.keep(error);
+    }
+    held = -1;
+    if (array.bytes() != of.words * word_bytes(of.dtype)) {
+      return Status(Code::kMismatch,
+                    "tensor \"" + of.name + "\": the base has " + std::to_string(array.bytes()) +
+                        " bytes of it, the catalogue " +
+                        std::to_string(of.words * word_bytes(of.dtype)),
+                    of.name);
+    }
+    held = tensor;
+    return {};
+  };
+  run([&](EmbeddedReceiver& core) {
+    Status status = core.audit(
+        [&](std::uint32_t tensor, std::uint64_t first, std::span<std::uint8_t> out) -> Status {
+          if (held != tensor) {
+            const nb::gil_scoped_acquire acquire;
+            DCR_TRY(fetch(tensor));
+          }
+          const unsigned width = word_bytes(receiver_->tensors()[tensor].dtype);
+          std::memcpy(out.data(), array.span().data() + first * width, out.size());
+          return {};
+        });
+    return status;
+  });
+}
+
+const char* ingested_name(Ingested ingested) {
+  switch (ingested) {
+    case Ingested::kQueued:
+      return "queued";
+    case Ingested::kDuplicate:
+      return "duplicate";
+    case Ingested::kOtherAttempt:
+      return "other_attempt";
+    case Ingested::kFull:
+      return "full";
+  }
+  return "unknown";
+}
+
+ReceiverAttempt make_attempt(nb::handle run, std::uint64_t attempt, std::uint64_t base_version,
+                             std::uint64_t target_version, bool verify, bool overwrite_only) {
+  ReceiverAttempt made{{},
+                       attempt,
+                       base_version,
+                       target_version,
+                       verify ? ApplyMode::kVerify : ApplyMode::kWrite,
+                       overwrite_only};
+  const BufferView id(run);
+  if (id.bytes().size() != made.run.size()) {
+    raise(Status(Code::kInvalidArgument, "a run's id has 16 bytes"));
+  }
+  std::copy(id.bytes().begin(), id.bytes().end(), made.run.begin());
+  return made;
+}
+
+void bind_targets(nb::module_& module) {
+  nb::class_<HostTargets>(module, "HostTargets",
+                          "Parameters in host memory, by their addresses, and scratch beside them.")
+      .def(nb::new_([](std::uint64_t scratch_bytes_max) {
+             return HostTargets::create(scratch_bytes_max);
+           }),
+           nb::arg("scratch_bytes_max"))
+      .def(
+          "add",
+          [](HostTargets& self, std::uintptr_t address, std::uint64_t bytes) {
+            return self.add(
+                {reinterpret_cast<std::uint8_t*>(address), static_cast<std::size_t>(bytes)});
+          },
+          nb::arg("address"), nb::arg("bytes"),
+          "Adds a storage, which the caller keeps alive until it is removed. Returns its id.")
+      .def(
+          "remove", [](HostTargets& self, std::uint64_t storage) { check(self.remove(storage)); },
+          nb::arg("storage"), "Forgets a storage.")
+      .def(
+          "address",
+          [](HostTargets& self, std::uint64_t storage) {
+            const std::span<std::uint8_t> bytes = take(self.find(storage));
+            return std::pair(reinterpret_cast<std::uintptr_t>(bytes.data()),
+                             static_cast<std::uint64_t>(bytes.size()));
+          },
+          nb::arg("storage"), "Address and bytes of a storage.");
+  nb::class_<SizedTargets>(module, "SizedTargets",
+                           "Storages of which only sizes are known, as on a meta device.")
+      .def(nb::new_([] { return SizedTargets::create(); }))
+      .def("add", &SizedTargets::add, nb::arg("bytes"), "Adds a storage. Returns its id.");
+}
+
+void bind_results(nb::module_& module) {
+  nb::class_<TensorClass>(module, "TensorClass", "What prewarm found out about a tensor.")
+      .def_prop_ro(
+          "path", [](const TensorClass& one) { return std::string(path_name(one.path)); },
+          "traced, scratch, dense, skip or refused.")
+      .def_prop_ro(
+          "need", [](const TensorClass& one) { return std::string(need_name(one.need)); },
+          "What is asked of owners: any, overwrite, dense or skip.")
+      .def_ro("reason", &TensorClass::reason, "Of any other path than traced.")
+      .def_ro("collective", &TensorClass::collective, "Its loader talks to other ranks.")
+      .def_ro("tied", &TensorClass::tied, "A tensor that is loaded later has the same bytes.")
+      .def_ro("bytes", &TensorClass::bytes, "Of parameters, that its elements reach.")
+      .def("__repr__", [](const TensorClass& one) {
+        return "TensorClass(path='" + std::string(path_name(one.path)) + "', need='" +
+               std::string(need_name(one.need)) + "', bytes=" + std::to_string(one.bytes) +
+               (one.reason.empty() ? "" : ", reason='" + one.reason + "'") + ")";
+      });
+  nb::class_<ReceiverCounts>(module, "ReceiverCounts", "What an attempt did at a receiver.")
+      .def_ro("payloads", &ReceiverCounts::payloads, "Payloads that were applied.")
+      .def_ro("entries", &ReceiverCounts::entries, "Canonical elements that came.")
+      .def_ro("destinations", &ReceiverCounts::destinations, "Words that they reached here.")
+      .def_ro("different", &ReceiverCounts::different,
+              "In verify mode: of those, the ones that differed.")
+      .def_ro("checked", &ReceiverCounts::checked, "Words that post-apply checks compared.");
+}
+
+using ReceiverClass = nb::class_<PythonReceiver>;
+
+void bind_create(ReceiverClass& type) {
+  type.def(
+      "__init__",
+      [](PythonReceiver* self, const std::vector<TensorTuple>& tensors, nb::object loader,
+         nb::object targets,
+         const std::vector<std::vector<std::tuple<std::uint32_t, std::uint64_t, Shape, Shape>>>&
+             owners,
+         std::vector<std::string> never_loaded, std::uint64_t decoded_bytes_max,
+         const nb::bytes& key, bool post_apply_checks, bool prefer_scratch, unsigned threads,
+         const nb::object& stage) {
+        EmbeddedReceiverOptions options;
+        for (const auto& boxes : owners) {
+          std::vector<CanonicalBox>& of = options.owners.emplace_back();
+          for (const auto& [tensor, offset, sizes, strides] : boxes) {
+            of.push_back({tensor, offset, sizes, strides});
+          }
+        }
+        options.never_loaded = std::move(never_loaded);
+        options.decoded_bytes_max = decoded_bytes_max;
+        const BufferView bytes(key);
+        options.key.assign(bytes.bytes().begin(), bytes.bytes().end());
+        options.post_apply_checks = post_apply_checks;
+        options.prefer_scratch = prefer_scratch;
+        options.threads = threads;
+        options.prewarm_stage = stage_callback(stage);
+        new (self)
+            PythonReceiver(tensors, std::move(loader), std::move(targets), std::move(options));
+      },
+      nb::arg("tensors"), nb::arg("loader"), nb::arg("targets"), nb::kw_only(),
+      nb::arg("owners") = nb::list(), nb::arg("never_loaded") = nb::list(),
+      nb::arg("decoded_bytes_max") = std::uint64_t{4} << 30, nb::arg("key") = nb::bytes("", 0),
+      nb::arg("post_apply_checks") = false, nb::arg("prefer_scratch") = false,
+      nb::arg("threads") = 0, nb::arg("stage").none() = nb::none());
+}
+
+void bind_prewarm(ReceiverClass& type) {
+  type.def(
+          "prewarm",
+          [](PythonReceiver& self) {
+            self.run([](EmbeddedReceiver& core) { return core.prewarm(); });
+          },
+          "Traces the loader over all names.")
+      .def_prop_ro(
+          "names",
+          [](PythonReceiver& self) {
+            std::vector<std::string> names;
+            for (const CanonicalTensor& tensor : self.core().tensors()) {
+              names.push_back(tensor.name);
+            }
+            return names;
+          },
+          "The canonical tensors, ascending: what indices mean.")
+      .def_prop_ro(
+          "classes",
+          [](PythonReceiver& self) {
+            const std::span<const TensorClass> classes = self.core().classes();
+            return std::vector<TensorClass>(classes.begin(), classes.end());
+          },
+          "What prewarm found, in the order of names.")
+      .def(
+          "require_scratch",
+          [](PythonReceiver& self, std::uint32_t tensor) {
+            self.run([&](EmbeddedReceiver& core) { return core.require_scratch(tensor); });
+          },
+          nb::arg("tensor"), "Puts a tensor on the scratch path: its loader talks to other ranks.")
+      .def(
+          "fingerprint",
+          [](PythonReceiver& self) {
+            const auto digest = self.core().fingerprint();
+            return nb::bytes(reinterpret_cast<const char*>(digest.data()), digest.size());
+          },
+          "Binds catalogue, layout and classes.")
+      .def("audit", &PythonReceiver::audit, nb::arg("read"),
+           "Compares parameters with what the loader makes of the base, whose tensors `read(name)` "
+           "returns.");
+}
+
+void bind_attempt(ReceiverClass& type) {
+  type.def(
+          "begin_attempt",
+          [](PythonReceiver& self, nb::handle run, std::uint64_t attempt,
+             std::uint64_t base_version, std::uint64_t target_version, bool verify,
+             bool overwrite_only) {
+            const ReceiverAttempt made =
+                make_attempt(run, attempt, base_version, target_version, verify, overwrite_only);
+            self.run([&](EmbeddedReceiver& core) { return core.begin_attempt(made); });
+          },
+          nb::kw_only(), nb::arg("run"), nb::arg("attempt"), nb::arg("base_version"),
+          nb::arg("target_version"), nb::arg("verify") = false, nb::arg("overwrite_only") = false,
+          "Starts an attempt, which ends any other.")
+      .def(
+          "ingest",
+          [](PythonReceiver& self, nb::handle payload) {
+            const BufferView bytes(payload);
+            return std::string(ingested_name(
+                self.run([&](EmbeddedReceiver& core) { return core.ingest(bytes.bytes()); })));
+          },
+          nb::arg("payload"),
+          "Validates and queues a payload: queued, duplicate, other_attempt or full.")
+      .def(
+          "end_of_owner",
+          [](PythonReceiver& self, std::uint32_t owner, std::uint64_t payloads) {
+            self.run([&](EmbeddedReceiver& core) { return core.end_of_owner(owner, payloads); });
+          },
+          nb::arg("owner"), nb::arg("payloads"), "How many payloads an owner sends.")
+      .def(
+          "apply",
+          [](PythonReceiver& self) {
+            return self.run([](EmbeddedReceiver& core) { return core.apply(); });
+          },
+          "Applies what has its turn; returns how many payloads.")
+      .def(
+          "finish",
+          [](PythonReceiver& self) {
+            return self.run([](EmbeddedReceiver& core) { return core.finish(); });
+          },
+          "Everything that was announced is applied.")
+      .def_prop_ro(
+          "memory_bytes", [](PythonReceiver& self) { return self.core().memory_bytes(); },
+          "Host memory that the receiver holds now.");
+}
+
+void bind_geometry(nb::module_& module) {
+  module.def(
+      "trace_geometry",
+      [](const std::vector<TensorTuple>& tensors, nb::object loader, nb::object targets,
+         std::vector<std::string> never_loaded, const nb::object& stage) {
+        PythonLoader port(std::move(loader));
+        EmbeddedReceiverOptions options;
+        options.never_loaded = std::move(never_loaded);
+        options.prewarm_stage = stage_callback(stage);
+        TargetMemory& memory = memory_of(targets);
+        std::vector<CanonicalTensor> canonical = canonical_tensors(tensors);
+        auto result = [&] {
+          const nb::gil_scoped_release release;
+          return trace_geometry(std::move(canonical), port, memory, options);
+        }();
+        port.raise_kept();
+        return take(std::move(result));
+      },
+      nb::arg("tensors"), nb::arg("loader"), nb::arg("targets"), nb::kw_only(),
+      nb::arg("never_loaded") = nb::list(), nb::arg("stage").none() = nb::none(),
+      "What prewarm finds by geometry alone, by tensor in the order of names.");
+}
+
+}  // namespace
+
+void bind_receiver(nb::module_& module) {
+  bind_loader(module);
+  bind_targets(module);
+  bind_results(module);
+  ReceiverClass type(module, "EmbeddedReceiver", "The receiver of one serving rank.");
+  bind_create(type);
+  bind_prewarm(type);
+  bind_attempt(type);
+  bind_geometry(module);
+}
+
+}  // namespace dcr::python

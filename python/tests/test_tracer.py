@@ -1,0 +1,237 @@
+"""Tracing loaders of torch modules: paths, reasons, audits, and that nothing changes meanwhile."""
+
+from typing import Any
+
+import pytest
+
+import dcr.errors
+
+torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+from torch_loaders import Served, all_bytes, checkpoint  # noqa: E402
+
+from dcr.torch import ModelReceiver, trace_geometry  # noqa: E402
+
+RANKS = [(0, 1), (0, 2), (1, 2), (0, 4), (1, 4), (3, 4)]
+
+
+def served(rank: int, size: int, tensors: dict[str, Any], extra: str = "") -> Served:
+    module = Served(rank, size, extra)
+    module.load_weights((name, value.clone()) for name, value in sorted(tensors.items()))
+    return module
+
+
+@pytest.mark.parametrize(("rank", "size"), RANKS)
+@pytest.mark.parametrize("batch", [1, 256])
+def test_paths(rank: int, size: int, batch: int) -> None:
+    base = checkpoint(0)
+    module = served(rank, size, base)
+    before = all_bytes(module)
+    receiver = ModelReceiver(module, base, batch_entries_max=batch)
+    classes = receiver.prewarm()
+    assert all_bytes(module) == before
+    paths = {name: one.path for name, one in classes.items()}
+    expected = dict.fromkeys(base, "traced")
+    expected["decay"] = expected["router"] = "scratch"
+    expected["scale"] = "dense"
+    expected["skipped"] = "skip"
+    expected["head"] = "skip"  # "norm" comes later and has the same bytes
+    assert paths == expected
+    assert classes["head"].tied
+    assert classes["decay"].reason == "the loader computes or casts its values"
+    assert classes["scale"].reason == "the loader writes it by no plain copy"
+    assert classes["mlp.down"].bytes == 16 * 8 // size * 2
+    receiver.audit(base)
+    assert all_bytes(module) == before
+
+
+def test_paths_do_not_depend_on_batches() -> None:
+    base = checkpoint(1)
+    module = served(1, 2, base)
+    alone = ModelReceiver(module, base, batch_entries_max=1)
+    together = ModelReceiver(module, base, batch_entries_max=7)
+    alone.prewarm()
+    together.prewarm()
+    assert alone.fingerprint() == together.fingerprint()
+
+
+@pytest.mark.parametrize(("rank", "size"), RANKS)
+def test_audit_finds_another_base(rank: int, size: int) -> None:
+    base = checkpoint(0)
+    module = served(rank, size, base)
+    receiver = ModelReceiver(module, base)
+    receiver.prewarm()
+    for name, value in base.items():
+        other = dict(base)
+        other[name] = value.clone()
+        other[name].view(torch.uint8)[...] ^= 0x41
+        if name in ("skipped", "head"):
+            receiver.audit(other)
+            continue
+        with pytest.raises(dcr.errors.Mismatch, match="resident words are not what its loader"):
+            receiver.audit(other)
+
+
+def test_audit_finds_weights_that_were_permuted() -> None:
+    base = checkpoint(0)
+    module = served(0, 1, base)
+    receiver = ModelReceiver(module, base)
+    receiver.prewarm()
+    half = module.gate_up.shape[0] // 2
+    module.gate_up.data.copy_(module.gate_up.data.roll(half, 0))
+    with pytest.raises(dcr.errors.Mismatch) as error:
+        receiver.audit(base)
+    assert error.value.tensor == "mlp.gate"
+
+
+REFUSED = {
+    "replaced": "the loader gives a parameter another storage",
+    "exchanged": "the loader gives a parameter another storage",
+    "set": "the loader gives a parameter another storage",
+    "normalized": "an element of a parameter depends on several of the tensor's",
+    "added": "what the loader writes depends on what the parameter held before",
+    "kept": "the loader refuses it: Unsupported: the loader keeps the tensor that it was given",
+    "unknown": "the loader refuses it: ValueError: no such module",
+    "clipped": "the loader erases placeholders",
+}
+PATHS = {
+    "indexed": ("dense", "the loader writes it by no plain copy"),
+    "cat": ("dense", "the loader writes it by no plain copy"),
+    "foreach": ("dense", "the loader writes it by no plain copy"),
+    "doubled": ("scratch", "the loader computes or casts its values"),
+    "row": ("traced", ""),
+}
+
+
+def prewarm_extra(extra: str, batch: int = 256, rank: int = 0) -> tuple[Served, Any, Any]:
+    base = checkpoint(0, extra)
+    module = Served(rank, 2, extra)
+    receiver = ModelReceiver(module, base, batch_entries_max=batch)
+    before = all_bytes(module)
+    one = receiver.prewarm()["extra"]
+    assert extra == "thread" or all_bytes(module) == before
+    return module, receiver, one
+
+
+@pytest.mark.parametrize("extra", sorted(REFUSED))
+@pytest.mark.parametrize("batch", [1, 256])
+def test_refused_by_reason(extra: str, batch: int) -> None:
+    _, _, one = prewarm_extra(extra, batch)
+    assert (one.path, one.reason) == ("refused", REFUSED[extra])
+
+
+@pytest.mark.parametrize("extra", sorted(PATHS))
+@pytest.mark.parametrize("batch", [1, 256])
+def test_path_by_reason(extra: str, batch: int) -> None:
+    _, _, one = prewarm_extra(extra, batch)
+    assert (one.path, one.reason) == PATHS[extra]
+
+
+def test_writes_from_another_thread() -> None:
+    _, _, one = prewarm_extra("thread")
+    assert one.path == "refused"
+    assert one.reason.startswith('the loader writes to target "extra_parameter" past the hook')
+
+
+def test_given_tensor_zeroed() -> None:
+    """As a real loader does on every rank but the first."""
+    _, _, first = prewarm_extra("zeroed", rank=0)
+    assert first.path == "traced"
+    _, _, second = prewarm_extra("zeroed", rank=1)
+    assert second.path in ("skip", "scratch", "dense")
+
+
+def test_two_writes_to_one_place() -> None:
+    _, _, one = prewarm_extra("twice")
+    assert one.path == "refused"
+
+
+def test_failed_copy_that_the_loader_swallows() -> None:
+    _, _, one = prewarm_extra("swallowed")
+    assert one.path == "traced"
+
+
+def test_parameter_that_no_name_reaches() -> None:
+    base = checkpoint(0)
+    module = served(0, 1, base)
+    module.forgotten = torch.nn.Parameter(torch.zeros(3), requires_grad=False)
+    with pytest.raises(dcr.errors.Mismatch, match="forgotten.*no load writes byte 0"):
+        ModelReceiver(module, base).prewarm()
+    ModelReceiver(module, base, never_loaded=["forg*"]).prewarm()
+    with pytest.raises(dcr.errors.InvalidArgument, match="nothing-like-it"):
+        ModelReceiver(module, base, never_loaded=["nothing-like-it"])
+
+
+def test_parameters_that_move_after_prewarm() -> None:
+    base = checkpoint(0)
+    module = served(0, 1, base)
+    receiver = ModelReceiver(module, base)
+    receiver.prewarm()
+    module.norm.data = module.norm.data.clone()
+    with pytest.raises(dcr.errors.Mismatch, match="prewarm again"):
+        receiver.begin(run=bytes(16), attempt=1, base_version=0, target_version=1)
+    receiver.prewarm()
+    receiver.begin(run=bytes(16), attempt=1, base_version=0, target_version=1)
+
+
+def test_stopped_by_the_keyboard() -> None:
+    base = checkpoint(0)
+    module = served(0, 1, base)
+
+    def load_weights(weights: Any) -> None:
+        raise KeyboardInterrupt
+
+    receiver = ModelReceiver(module, base, load_weights)
+    with pytest.raises(KeyboardInterrupt):
+        receiver.prewarm()
+
+
+def test_payload_that_is_none() -> None:
+    base = checkpoint(0)
+    module = served(0, 1, base)
+    receiver = ModelReceiver(module, base)
+    with pytest.raises(dcr.errors.InvalidArgument, match="before prewarm"):
+        receiver.begin(run=bytes(16), attempt=1, base_version=0, target_version=1)
+    receiver.prewarm()
+    before = all_bytes(module)
+    receiver.begin(run=bytes(16), attempt=1, base_version=0, target_version=1)
+    with pytest.raises(dcr.errors.Corrupt):
+        receiver.ingest(b"no payload")
+    assert all_bytes(module) == before
+    with pytest.raises(dcr.errors.InvalidArgument, match="16 bytes"):
+        receiver.begin(run=b"1", attempt=1, base_version=0, target_version=1)
+
+
+@pytest.mark.parametrize(("rank", "size"), RANKS)
+def test_geometry_on_the_meta_device(rank: int, size: int) -> None:
+    base = checkpoint(0)
+    del base["scale"], base["turned"], base["decay"]
+    module = served(rank, size, base)
+    resident = ModelReceiver(module, base, never_loaded=["scale", "turned", "decay"]).prewarm()
+    meta = Served(rank, size).to("meta")
+    meta.head = meta.norm
+    geometry = trace_geometry(meta, base, never_loaded=["scale", "turned", "decay"])
+    for name, one in resident.items():
+        found = geometry[name]
+        assert (found.path, found.need, found.bytes) == (one.path, one.need, one.bytes), name
+
+
+def test_geometry_leaves_values_open() -> None:
+    base = checkpoint(0)
+    meta = Served(1, 2).to("meta")
+    meta.head = meta.norm
+    geometry = trace_geometry(meta, base)
+    assert geometry["turned"].path == "refused"
+    assert geometry["turned"].reason == "only values show what its loader copies"
+    assert geometry["scale"].path == "refused"
+
+
+def test_plain_module_without_a_loader() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+    base = {name: value.clone() for name, value in module.state_dict().items()}
+    receiver = ModelReceiver(module, base)
+    classes = receiver.prewarm()
+    assert {one.path for one in classes.values()} == {"traced"}
+    receiver.audit(base)
+    unknown = ModelReceiver(module, {**base, "2.weight": torch.zeros(1)})
+    assert "KeyError" in unknown.prewarm()["2.weight"].reason
