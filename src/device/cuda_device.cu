@@ -16,7 +16,12 @@ namespace {
 constexpr unsigned kThreads = 256;
 constexpr std::uint64_t kBlocksMax = 65'535;
 
+// The runtime keeps the last error of a thread until it is asked for it: taken here, it can't be
+// taken for a later call's.
+void forget_error() { static_cast<void>(cudaGetLastError()); }
+
 Status failed(const char* what, cudaError_t error) {
+  forget_error();
   const Code code = error == cudaErrorMemoryAllocation ? Code::kTooLarge : Code::kUnavailable;
   return {code, std::string("CUDA: ") + what + ": " + cudaGetErrorString(error)};
 }
@@ -92,24 +97,52 @@ Status launch_copy(const DeviceWords& words, cudaStream_t stream) {
   return check(kOut ? "gather" : "scatter", cudaGetLastError());
 }
 
+// Makes a device the calling thread's current one, and then the one that was.
+class CurrentDevice {
+ public:
+  explicit CurrentDevice(int index)
+      : before_(current(index)), status_(check("choose the device", cudaSetDevice(index))) {}
+  ~CurrentDevice() {
+    if (cudaSetDevice(before_) != cudaSuccess) forget_error();
+  }
+  CurrentDevice(const CurrentDevice&) = delete;
+  CurrentDevice& operator=(const CurrentDevice&) = delete;
+
+  const Status& status() const { return status_; }
+
+ private:
+  static int current(int otherwise) {
+    int device = 0;
+    if (cudaGetDevice(&device) == cudaSuccess) return device;
+    forget_error();
+    return otherwise;
+  }
+
+  const int before_;
+  const Status status_;
+};
+
 class CudaDevice final : public Device {
  public:
   explicit CudaDevice(int index) : index_(index) {}
 
   ~CudaDevice() override {
-    if (cudaSetDevice(index_) != cudaSuccess) return;
+    const CurrentDevice here(index_);
+    if (!here.status().ok()) return;
     if (stream_ != nullptr) static_cast<void>(cudaStreamSynchronize(stream_));
     for (cudaEvent_t event : {events_[0], events_[1], followed_}) {
       if (event != nullptr) static_cast<void>(cudaEventDestroy(event));
     }
     if (stream_ != nullptr) static_cast<void>(cudaStreamDestroy(stream_));
+    forget_error();
   }
 
   CudaDevice(const CudaDevice&) = delete;
   CudaDevice& operator=(const CudaDevice&) = delete;
 
   Status open() {
-    DCR_TRY(here());
+    const CurrentDevice here(index_);
+    DCR_TRY(here.status());
     cudaDeviceProp properties{};
     DCR_TRY(check("properties of the device", cudaGetDeviceProperties(&properties, index_)));
     name_ = properties.name;
@@ -123,18 +156,21 @@ class CudaDevice final : public Device {
   std::string name() const override { return name_; }
 
   Result<void*> allocate(std::uint64_t bytes) override {
-    DCR_TRY(here());
+    const CurrentDevice here(index_);
+    DCR_TRY(here.status());
     void* memory = nullptr;
     DCR_TRY(check("memory of the device", cudaMalloc(&memory, std::max<std::uint64_t>(bytes, 1))));
     return memory;
   }
 
   void release(void* memory) override {
-    if (here().ok()) static_cast<void>(cudaFree(memory));
+    const CurrentDevice here(index_);
+    if (!here.status().ok() || cudaFree(memory) != cudaSuccess) forget_error();
   }
 
   Result<void*> allocate_pinned(std::uint64_t bytes) override {
-    DCR_TRY(here());
+    const CurrentDevice here(index_);
+    DCR_TRY(here.status());
     void* memory = nullptr;
     DCR_TRY(check("pinned memory",
                   cudaHostAlloc(&memory, std::max<std::uint64_t>(bytes, 1), cudaHostAllocDefault)));
@@ -142,28 +178,33 @@ class CudaDevice final : public Device {
   }
 
   void release_pinned(void* memory) override {
-    if (here().ok()) static_cast<void>(cudaFreeHost(memory));
+    const CurrentDevice here(index_);
+    if (!here.status().ok() || cudaFreeHost(memory) != cudaSuccess) forget_error();
   }
 
   Status copy_in(void* device, const void* pinned, std::uint64_t bytes) override {
-    DCR_TRY(here());
+    const CurrentDevice here(index_);
+    DCR_TRY(here.status());
     return check("copy to the device",
                  cudaMemcpyAsync(device, pinned, bytes, cudaMemcpyHostToDevice, stream_));
   }
 
   Status copy_out(void* pinned, const void* device, std::uint64_t bytes) override {
-    DCR_TRY(here());
+    const CurrentDevice here(index_);
+    DCR_TRY(here.status());
     return check("copy from the device",
                  cudaMemcpyAsync(pinned, device, bytes, cudaMemcpyDeviceToHost, stream_));
   }
 
   Status zero(void* device, std::uint64_t bytes) override {
-    DCR_TRY(here());
+    const CurrentDevice here(index_);
+    DCR_TRY(here.status());
     return check("fill with zeros", cudaMemsetAsync(device, 0, bytes, stream_));
   }
 
   Status apply(const DeviceChanges& changes) override {
-    DCR_TRY(here());
+    const CurrentDevice here(index_);
+    DCR_TRY(here.status());
     if (changes.count == 0) return {};
     const unsigned blocks = blocks_for(changes.count);
     switch (changes.width) {
@@ -184,40 +225,43 @@ class CudaDevice final : public Device {
   }
 
   Status gather(const DeviceWords& words) override {
-    DCR_TRY(here());
+    const CurrentDevice here(index_);
+    DCR_TRY(here.status());
     return launch_copy<true>(words, stream_);
   }
 
   Status scatter(const DeviceWords& words) override {
-    DCR_TRY(here());
+    const CurrentDevice here(index_);
+    DCR_TRY(here.status());
     return launch_copy<false>(words, stream_);
   }
 
   Status follow(void* stream) override {
-    DCR_TRY(here());
+    const CurrentDevice here(index_);
+    DCR_TRY(here.status());
     DCR_TRY(check("note a stream", cudaEventRecord(followed_, static_cast<cudaStream_t>(stream))));
     return check("follow a stream", cudaStreamWaitEvent(stream_, followed_, 0));
   }
 
   Status mark(unsigned mark) override {
-    DCR_TRY(here());
+    const CurrentDevice here(index_);
+    DCR_TRY(here.status());
     return check("mark", cudaEventRecord(events_[mark], stream_));
   }
 
   Status wait(unsigned mark) override {
-    DCR_TRY(here());
+    const CurrentDevice here(index_);
+    DCR_TRY(here.status());
     return check("wait", cudaEventSynchronize(events_[mark]));
   }
 
   Status synchronize() override {
-    DCR_TRY(here());
+    const CurrentDevice here(index_);
+    DCR_TRY(here.status());
     return check("synchronize", cudaStreamSynchronize(stream_));
   }
 
  private:
-  // The current device is the calling thread's.
-  Status here() const { return check("choose the device", cudaSetDevice(index_)); }
-
   const int index_;
   std::string name_;
   cudaStream_t stream_ = nullptr;
@@ -228,7 +272,12 @@ class CudaDevice final : public Device {
 }  // namespace
 }  // namespace dcr
 
-extern "C" dcr::Device* dcr_open_device(int index, dcr::Status* status) {
+extern "C" dcr::Device* dcr_open_device(std::uint64_t layout, int index, dcr::Status* status) {
+  if (layout != dcr::kDeviceLayout) {
+    dcr::Status other(dcr::Code::kUnsupported, "the library of devices is of another build");
+    std::swap(*status, other);
+    return nullptr;
+  }
   auto device = std::make_unique<dcr::CudaDevice>(index);
   dcr::Status opened = device->open();
   std::swap(*status, opened);

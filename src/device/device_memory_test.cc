@@ -314,6 +314,8 @@ TEST(CudaDeviceTest, DoesAsTheHostDoes) {
     GTEST_SKIP() << "no CUDA device: " << device.status().message();
   }
   std::printf("on %s\n", (*device)->name().c_str());
+  // What fails is not held against what comes next.
+  EXPECT_EQ((*device)->allocate(std::uint64_t{1} << 60).status().code(), Code::kTooLarge);
   check_applications(**device, campaign_cases(2000));
   check_views(**device, campaign_cases(2000));
 }

@@ -17,7 +17,7 @@ Result<std::unique_ptr<Device>> load_device(const std::string& path, int index) 
       reinterpret_cast<decltype(&dcr_open_device)>(::dlsym(library, "dcr_open_device"));
   if (open == nullptr) return Status(Code::kNotFound, path + " is no library of DCR's devices");
   Status status;
-  std::unique_ptr<Device> device(open(index, &status));
+  std::unique_ptr<Device> device(open(kDeviceLayout, index, &status));
   if (device == nullptr) return status;
   return device;
 }

@@ -11,7 +11,8 @@
 namespace dcr {
 
 // Device `index` of the library at `path`. Errors: kNotFound, there is no such library or it is
-// none of ours; kUnavailable, no driver or no such device, in the runtime's words.
+// none of ours; kUnsupported, it is of another build; kUnavailable, no driver or no such device, in
+// the runtime's words.
 Result<std::unique_ptr<Device>> load_device(const std::string& path, int index);
 
 }  // namespace dcr

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <variant>
@@ -40,8 +41,12 @@ class EndpointLoop {
   // Begins work; must not wait for it.
   using Work = std::function<void(const Effect&, const Post&)>;
 
+  // `mailbox` must outlive it.
   EndpointLoop(std::string name, LoopParts parts, Mailbox& mailbox)
       : name_(std::move(name)), parts_(std::move(parts)), mailbox_(mailbox) {}
+  ~EndpointLoop() { mailbox_.stop(); }
+  EndpointLoop(const EndpointLoop&) = delete;
+  EndpointLoop& operator=(const EndpointLoop&) = delete;
 
   // Gets every message before the machine does, on the mailbox's thread; true: it is not for the
   // machine. Before run().
@@ -62,7 +67,7 @@ class EndpointLoop {
     mailbox_.start([this](const Endpoint& from, Message message) {
       if (intercept_ && intercept_(from, message)) return;
       static_cast<void>(
-          events_.try_push({0, MessageArrived{from, std::move(message)}}, kMessagesWaitingMax));
+          events_->try_push({0, MessageArrived{from, std::move(message)}}, kMessagesWaitingMax));
     });
     while (true) {
       Machine machine = make();
@@ -73,7 +78,7 @@ class EndpointLoop {
   }
 
   // An event of the outside, for whichever machine runs. Thread-safe.
-  void post(Event event) { events_.push({0, std::move(event)}); }
+  void post(Event event) { events_->push({0, std::move(event)}); }
 
  private:
   // Messages beyond are dropped, as if they had been lost.
@@ -101,7 +106,7 @@ class EndpointLoop {
         running = step(machine, TimePassed{}, number, work, &ended);
         continue;
       }
-      auto posted = events_.pop(std::min(wake - time, kLookAtCancelMs));
+      auto posted = events_->pop(std::min(wake - time, kLookAtCancelMs));
       if (!posted || time >= idled_at_ + kIdleMs) {
         idled_at_ = time;
         parts_.idle();
@@ -120,7 +125,9 @@ class EndpointLoop {
     std::vector<Effect> effects;
     machine.step(event, now(), &effects);
     mailbox_.set_incarnation(machine.incarnation());
-    const Post post = [this, number](Event answer) { events_.push({number, std::move(answer)}); };
+    const Post post = [events = events_, number](Event answer) {
+      events->push({number, std::move(answer)});
+    };
     for (const Effect& effect : effects) {
       if (watch_effect_) watch_effect_(effect);
       const char* const operation = operation_of(effect);
@@ -129,11 +136,11 @@ class EndpointLoop {
         mailbox_.send(send->to, send->incarnation, send->message);
         parts_.points.after(operation);
       } else if (const auto* const call = std::get_if<CallControl>(&effect)) {
-        parts_.control.call(call->request,
-                            [this, post, operation, id = call->call](ControlReply reply) {
-                              parts_.points.after(operation);
-                              post(ControlAnswered{id, std::move(reply)});
-                            });
+        parts_.control.call(call->request, [&points = parts_.points, post, operation,
+                                            id = call->call](ControlReply reply) {
+          points.after(operation);
+          post(ControlAnswered{id, std::move(reply)});
+        });
       } else if (const auto* const note = std::get_if<Note>(&effect)) {
         parts_.log(name_, note->text);
       } else if (const auto* const end = std::get_if<Ended>(&effect)) {
@@ -152,7 +159,8 @@ class EndpointLoop {
   std::function<bool(const Endpoint& from, const Message& message)> intercept_;
   std::function<void(const Event&)> watch_event_;
   std::function<void(const Effect&)> watch_effect_;
-  EventQueue<Posted> events_;
+  // Shared with what may still post when the loop is gone.
+  const std::shared_ptr<EventQueue<Posted>> events_ = std::make_shared<EventQueue<Posted>>();
   std::uint64_t machines_ = 0;
   Milliseconds idled_at_ = 0;
 };

@@ -98,6 +98,9 @@ class Mailbox {
   // an endpoint of this process. Call once.
   void start(Deliver deliver);
 
+  // Delivers nothing from now on, and waits for a delivery.
+  void stop() { inbox_->close(); }
+
   // The endpoint's own incarnation; 0: it has none, sends nothing and gets nothing.
   void set_incarnation(std::uint64_t incarnation) { inbox_->set_incarnation(incarnation); }
 
