@@ -11,9 +11,10 @@ setup:
 	tools/setup.sh
 
 # All that proves it: the release build's tests whole, the same thinned under AddressSanitizer and
-# UndefinedBehaviorSanitizer, those labelled `threads` under ThreadSanitizer, and the simulator.
+# UndefinedBehaviorSanitizer, those labelled `threads` under ThreadSanitizer, the simulator, and the
+# Python package.
 test: setup
-	tools/test.sh release dev tsan sim
+	tools/test.sh release dev tsan sim python
 
 # The Python package with what its tests and demos need, in build/venv.
 python: setup

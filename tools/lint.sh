@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# The checks that need no run: format, house rules, clang-tidy; all three, whatever the first says.
+# The checks that need no run: format, house rules, mypy, clang-tidy; all, whatever the first says.
 # With arguments (regular expressions of paths), clang-tidy looks at these files only.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 mapfile -t files < <(git ls-files --cached --others --exclude-standard \
   'src/*.cc' 'src/*.h' 'src/*.cu' 'include/*.h' 'bench/*.cc' 'bench/*.h' 'fuzz/*.cc' 'fuzz/*.h' \
-  'tests/*.cc' 'tests/*.h' 'sim/*.cc' 'sim/*.h')
+  'tests/*.cc' 'tests/*.h' 'sim/*.cc' 'sim/*.h' 'python/*.cc' 'python/*.h')
 failed=0
 
 echo "== clang-format"
@@ -14,6 +14,11 @@ clang-format --dry-run -Werror "${files[@]}" || failed=1
 
 echo "== tidy.py"
 python3 tools/tidy.py || failed=1
+
+echo "== mypy"
+# As the package is installed, with the stubs that its build makes.
+tools/python.sh
+build/venv/bin/python -m mypy || failed=1
 
 echo "== clang-tidy"
 # The compile commands of a clang build without precompiled headers and sanitizers: those would only
@@ -23,8 +28,9 @@ unity=$([ $# -eq 0 ] && echo ON || echo OFF)
 cmake --preset dev -B build/lint -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON \
   -DCMAKE_UNITY_BUILD="$unity" -DDCR_SANITIZE= -DDCR_SIMULATION=ON >/dev/null
 log=build/lint/clang-tidy.log
+# tidy DIRECTORY ARGUMENT…: with the compile commands of that build.
 tidy() {
-  if ! run-clang-tidy -quiet -p build/lint "$@" >"$log" 2>&1; then
+  if ! run-clang-tidy -quiet -p "$@" >"$log" 2>&1; then
     grep -vE '^(clang-tidy|[0-9]+ warnings? )|^Suppressed ' "$log" || true
     failed=1
   fi
@@ -32,11 +38,16 @@ tidy() {
 if [ $# -eq 0 ]; then
   tests='_(tests?|bench)(\.dir/Unity/[^/]*\.cxx|\.cc)$'
   # A unity file includes what is no header.
-  tidy -checks=-bugprone-suspicious-include "^(?!.*$tests)(?!.*_headers\.dir/)"
+  tidy build/lint -checks=-bugprone-suspicious-include "^(?!.*$tests)(?!.*_headers\.dir/)"
   # In tests what is plain matters more than a copy.
-  tidy '-checks=-bugprone-suspicious-include,-performance-*,performance-move-const-arg' "$tests"
+  tidy build/lint \
+    '-checks=-bugprone-suspicious-include,-performance-*,performance-move-const-arg' "$tests"
+  # The bindings, as the package's build compiles them.
+  for build in build/python/*/; do
+    tidy "$build" '/python/src/[^/]*\.cc$'
+  done
 else
-  tidy "$@"
+  tidy build/lint "$@"
 fi
 
 if [ $failed -ne 0 ]; then

@@ -1,10 +1,18 @@
 #!/usr/bin/env bash
 # Configures, builds and tests the presets named as arguments, in that order; stops at the first
-# failure. Each ends with ctest's summary.
+# failure. Each ends with ctest's summary. `python` is the Python package with its tests, which say
+# what they skip and why.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 for preset in "$@"; do
+  if [ "$preset" = python ]; then
+    echo "== python: build"
+    tools/python.sh
+    echo "== python: test"
+    build/venv/bin/python -m pytest -q -rs
+    continue
+  fi
   echo "== $preset: build"
   cmake --preset "$preset" >/dev/null
   cmake --build --preset "$preset"

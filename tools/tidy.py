@@ -163,6 +163,7 @@ TESTED_BY = {
     "src/receiver/scratch.cc": ("src/receiver/receiver_property_test.cc", "equal to dense loads"),
     "src/receiver/trial.cc": ("src/receiver/prewarm_test.cc", "seen as classes"),
     "src/receiver/views.cc": ("src/receiver/host_memory_test.cc", "what read and write go by"),
+    "src/delta/chain_applier.cc": ("src/delta/apply_test.cc", "what apply does"),
     "src/delta/compose.cc": ("src/delta/in_place_test.cc", "what is shown before a write"),
     "src/delta/contents.cc": ("src/delta/delta_file_test.cc", "part of a delta file"),
     "src/delta/footer.cc": ("src/delta/delta_file_test.cc", "part of a delta file"),

@@ -7,16 +7,18 @@
 //   file for file auto same = dcr::verify("step1", "copy", {.files = true}, options);   // every
 //   bit compared
 //
-// A checkpoint is a .safetensors file or a Hugging Face directory. The format is docs/FORMAT.md.
-// Thread safety: each call is independent; calls on different outputs may run at the same time.
-// Errors: Status with the failing tensor, file or payload named; docs/ARCHITECTURE.md maps codes to
-// exit codes.
+// A checkpoint is a .safetensors file, a Hugging Face directory, or tensors in memory. The format
+// is docs/FORMAT.md. Thread safety: each call is independent; calls on different outputs may run at
+// the same time. Errors: Status with the failing tensor, file or payload named;
+// docs/ARCHITECTURE.md maps codes to exit codes.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dcr/cancel.h"
@@ -40,6 +42,20 @@ struct DeltaOptions {
 };
 inline constexpr std::uint64_t kMemoryBytesMin = std::uint64_t{256} << 20;
 
+// A checkpoint to read: a path, or tensors in memory, in any order. Neither they nor the files may
+// change during the call.
+struct CheckpointSource {
+  // NOLINTBEGIN(google-explicit-constructor)
+  CheckpointSource(std::string from) : path(std::move(from)) {}
+  CheckpointSource(const char* from) : path(from) {}
+  CheckpointSource(std::span<const MemoryTensor> from) : tensors(from), in_memory(true) {}
+  // NOLINTEND(google-explicit-constructor)
+
+  std::string path;
+  std::span<const MemoryTensor> tensors;
+  bool in_memory = false;
+};
+
 // A file of the new checkpoint that the delta does not carry, and why.
 struct LeftOut {
   std::string name;
@@ -58,9 +74,9 @@ struct DiffResult {
   std::vector<LeftOut> left_out;
 };
 
-// Writes the delta from `old_path` to `new_path` into `output`. The output appears under its name
+// Writes the delta from `before` to `after` into `output`. The output appears under its name
 // complete and synced, or not at all. Reads each input byte once.
-Result<DiffResult> diff(const std::string& old_path, const std::string& new_path,
+Result<DiffResult> diff(const CheckpointSource& before, const CheckpointSource& after,
                         const std::string& output, const DeltaOptions& options);
 
 struct ApplyResult {
@@ -84,6 +100,26 @@ Result<ApplyResult> apply(const std::vector<std::string>& deltas, const std::str
 Result<ApplyResult> apply_in_place(const std::vector<std::string>& deltas, const std::string& base,
                                    const DeltaOptions& options);
 
+// Where a tensor of a result goes: memory of its size, which stays until the call returns.
+using TensorMemory = std::function<std::span<std::uint8_t>(const CanonicalTensor&)>;
+
+// The same into memory: `memory` is called on the calling thread for each tensor of the target, in
+// the order of names, after the chain was validated. Metadata and other files of the chain are
+// passed over. After an error what was written is of no use.
+Result<ApplyResult> apply_to_memory(const std::vector<std::string>& deltas,
+                                    const CheckpointSource& base, const TensorMemory& memory,
+                                    const DeltaOptions& options);
+
+// The same into the base's own memory, whole or not at all: the deltas, the bits of the base and
+// those that come out are checked before the first write. The writing itself, whose work grows with
+// what changed, is not cancelled; it reads the deltas once more, and only if that fails (kIo) is a
+// part changed. Tensors may share memory if they share all of it and get the same
+// bits. Errors: those of apply; kMismatch naming a tensor that the deltas add, remove, or give
+// another dtype or shape, or one that shares memory and gets other bits; kInvalidArgument naming a
+// tensor that overlaps another in part.
+Result<ApplyResult> apply_in_place(const std::vector<std::string>& deltas,
+                                   std::span<const MemoryTensor> base, const DeltaOptions& options);
+
 struct VerifyOptions {
   bool files = false;  // compare the other files too, and safetensors headers byte by byte
 };
@@ -103,10 +139,10 @@ struct VerifyResult {
   std::vector<Difference> differences;  // the first 100
 };
 
-// Compares two checkpoints: every tensor's bits, names, dtypes, shapes, and the metadata.
-// Differences are no error.
-Result<VerifyResult> verify(const std::string& a, const std::string& b, const VerifyOptions& what,
-                            const DeltaOptions& options);
+// Compares two checkpoints: every tensor's bits, names, dtypes and shapes; where both are on disk,
+// the metadata too. Differences are no error.
+Result<VerifyResult> verify(const CheckpointSource& a, const CheckpointSource& b,
+                            const VerifyOptions& what, const DeltaOptions& options);
 
 struct StreamInfo {
   std::string kind;

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -73,6 +74,15 @@ struct CanonicalTensor {
   Dtype dtype = Dtype::kU8;
   Shape shape;
   std::uint64_t words = 0;  // elements, or bytes of a sub-byte dtype; 0: to be counted
+};
+
+// A tensor in memory of the caller's: its elements without gaps, the last dimension fastest. Where
+// it is only read, `bytes` is not written to.
+struct MemoryTensor {
+  std::string name;
+  Dtype dtype = Dtype::kU8;
+  Shape shape;
+  std::span<std::uint8_t> bytes;  // tensor_bytes(dtype, shape) of them
 };
 
 // Words of a canonical tensor: (i0, i1, …) lies at offset + Σ i_d · strides_d of the flat tensor.

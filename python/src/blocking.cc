@@ -8,6 +8,7 @@
 #include <string>
 #include <thread>
 
+#include "bindings.h"
 #include "records.h"
 
 namespace dcr::python {

@@ -39,8 +39,9 @@ T run_blocking(const std::function<Result<T>(const Blocking&)>& work,
   check(run_and_wait(
       [&](const Blocking& blocking) {
         Result<T> result = work(blocking);
-        if (result.ok()) value = std::move(result).value();
-        return result.status();
+        if (!result.ok()) return result.status();
+        value = std::move(result).value();
+        return Status();
       },
       progress));
   return std::move(*value);
@@ -51,7 +52,5 @@ inline void run_blocking(const std::function<Status(const Blocking&)>& work,
                          nanobind::handle progress = nanobind::none()) {
   check(run_and_wait(work, progress));
 }
-
-void bind_progress(nanobind::module_& module);
 
 }  // namespace dcr::python

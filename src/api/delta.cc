@@ -9,6 +9,7 @@
 
 #include "api/call_limits.h"
 #include "delta/apply.h"
+#include "delta/apply_memory.h"
 #include "delta/delta_file.h"
 #include "delta/diff.h"
 #include "delta/in_place.h"
@@ -106,6 +107,15 @@ std::string kind_name(DifferenceKind kind) {
   return "unknown";
 }
 
+ApplyResult result_of(ApplyReport&& report) {
+  ApplyResult result;
+  result.tensors = report.tensors;
+  result.changed = report.changed;
+  result.bytes_written = report.bytes_written;
+  result.files = std::move(report.files);
+  return result;
+}
+
 void add_contents(DeltaContents&& contents, InspectResult* result) {
   result->items = contents.items;
   for (const auto& [encoding, items] : contents.encodings) {
@@ -122,10 +132,10 @@ void add_contents(DeltaContents&& contents, InspectResult* result) {
 
 }  // namespace
 
-Result<DiffResult> diff(const std::string& old_path, const std::string& new_path,
+Result<DiffResult> diff(const CheckpointSource& before, const CheckpointSource& after,
                         const std::string& output, const DeltaOptions& options) {
   DCR_ASSIGN(const std::unique_ptr<Session> session, Session::open(options));
-  DCR_ASSIGN(const DiffReport report, write_diff(session->work(), old_path, new_path, output));
+  DCR_ASSIGN(const DiffReport report, write_diff(session->work(), before, after, output));
   DiffResult result;
   std::tie(result.tensors, result.elements) = count_common(report.footer);
   result.changed = report.footer.changed;
@@ -152,12 +162,23 @@ Result<ApplyResult> apply(const std::vector<std::string>& deltas, const std::str
                           const std::string& output, const DeltaOptions& options) {
   DCR_ASSIGN(const std::unique_ptr<Session> session, Session::open(options));
   DCR_ASSIGN(ApplyReport report, apply_chain(session->work(), deltas, base, output));
-  ApplyResult result;
-  result.tensors = report.tensors;
-  result.changed = report.changed;
-  result.bytes_written = report.bytes_written;
-  result.files = std::move(report.files);
-  return result;
+  return result_of(std::move(report));
+}
+
+Result<ApplyResult> apply_to_memory(const std::vector<std::string>& deltas,
+                                    const CheckpointSource& base, const TensorMemory& memory,
+                                    const DeltaOptions& options) {
+  DCR_ASSIGN(const std::unique_ptr<Session> session, Session::open(options));
+  DCR_ASSIGN(ApplyReport report, apply_chain_to_memory(session->work(), deltas, base, memory));
+  return result_of(std::move(report));
+}
+
+Result<ApplyResult> apply_in_place(const std::vector<std::string>& deltas,
+                                   std::span<const MemoryTensor> base,
+                                   const DeltaOptions& options) {
+  DCR_ASSIGN(const std::unique_ptr<Session> session, Session::open(options));
+  DCR_ASSIGN(ApplyReport report, apply_chain_in_memory(session->work(), deltas, base));
+  return result_of(std::move(report));
 }
 
 Result<ApplyResult> apply_in_place(const std::vector<std::string>& deltas, const std::string& base,
@@ -174,8 +195,8 @@ Result<ApplyResult> apply_in_place(const std::vector<std::string>& deltas, const
   return result;
 }
 
-Result<VerifyResult> verify(const std::string& a, const std::string& b, const VerifyOptions& what,
-                            const DeltaOptions& options) {
+Result<VerifyResult> verify(const CheckpointSource& a, const CheckpointSource& b,
+                            const VerifyOptions& what, const DeltaOptions& options) {
   DCR_ASSIGN(const std::unique_ptr<Session> session, Session::open(options));
   VerifyResult result;
   const auto found = [&result](DifferenceKind kind, const std::string& name,

@@ -59,9 +59,10 @@ class CliTest : public testing::Test {
 
 }  // namespace
 
-Result<DiffResult> diff(const std::string& old_path, const std::string& new_path,
+Result<DiffResult> diff(const CheckpointSource& before, const CheckpointSource& after,
                         const std::string& output, const DeltaOptions& options) {
-  return library.answer("diff " + old_path + " " + new_path + " " + output, options, library.diff);
+  return library.answer("diff " + before.path + " " + after.path + " " + output, options,
+                        library.diff);
 }
 
 Result<ApplyResult> apply(const std::vector<std::string>& deltas, const std::string& base,
@@ -75,10 +76,10 @@ Result<ApplyResult> apply_in_place(const std::vector<std::string>& deltas, const
   return library.answer("apply " + join(deltas) + "into " + base, options, library.apply);
 }
 
-Result<VerifyResult> verify(const std::string& a, const std::string& b, const VerifyOptions& what,
-                            const DeltaOptions& options) {
+Result<VerifyResult> verify(const CheckpointSource& a, const CheckpointSource& b,
+                            const VerifyOptions& what, const DeltaOptions& options) {
   library.verify_options = what;
-  return library.answer("verify " + a + " " + b, options, library.verify);
+  return library.answer("verify " + a.path + " " + b.path, options, library.verify);
 }
 
 Result<InspectResult> inspect(const std::string& delta, const DeltaOptions& options) {

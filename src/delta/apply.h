@@ -18,11 +18,6 @@ struct ApplyReport {
   std::vector<std::string> files;   // of the target; of a single file, the output's own name
 };
 
-// How many pieces may be worked on at a time so that applying `chain` stays within
-// `memory_bytes_max`; 0: not even one.
-std::uint64_t apply_window(const std::vector<DeltaReader>& chain, std::uint64_t memory_bytes_max,
-                           unsigned threads);
-
 // Applies the chain to the checkpoint at `base` and makes `output` of it, a file or a directory as
 // the last target is, complete and synced, or not at all. All deltas are validated, and the chain
 // is checked, before the output is begun; every bit of the base is checked while it is copied, and

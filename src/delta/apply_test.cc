@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "delta/chain_applier.h"
 #include "delta/diff.h"
 #include "tests/support/campaign.h"
 #include "tests/support/delta_disk.h"

@@ -7,6 +7,7 @@
 #include "base/assert.h"
 #include "base/checked.h"
 #include "delta/compose.h"
+#include "tensor/memory_checkpoint.h"
 #include "tensor/text.h"
 
 namespace dcr {
@@ -31,6 +32,12 @@ std::string type_text(Dtype dtype, const Shape& shape) {
 }
 
 }  // namespace
+
+Result<Checkpoint> open_source(FileSystem& files, const CheckpointSource& source,
+                               const std::string& name) {
+  if (source.in_memory) return memory_checkpoint(source.tensors, name);
+  return open_checkpoint(files, source.path);
+}
 
 const std::string& delta_name(const Checkpoint& checkpoint, const std::string& name) {
   static const std::string kSingle = kSingleFileName;

@@ -7,12 +7,18 @@
 #include <vector>
 
 #include "base/digest.h"
+#include "dcr/delta.h"
 #include "dcr/status.h"
 #include "delta/delta_file.h"
 #include "delta/work.h"
 #include "tensor/checkpoint.h"
 
 namespace dcr {
+
+// Opens a checkpoint read-only; `name` stands for one in memory in messages. Errors: those of
+// open_checkpoint and memory_checkpoint.
+Result<Checkpoint> open_source(FileSystem& files, const CheckpointSource& source,
+                               const std::string& name);
 
 // The name within a delta of file `name` of a checkpoint: kSingleFileName if it is a single file.
 const std::string& delta_name(const Checkpoint& checkpoint, const std::string& name);

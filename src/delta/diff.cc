@@ -312,12 +312,15 @@ DiffPlan plan_diff(std::uint64_t memory_bytes_max, unsigned threads) {
   return plan;
 }
 
-Result<DiffReport> write_diff(const Work& work, const std::string& old_path,
-                              const std::string& new_path, const std::string& output) {
-  DCR_ASSIGN(Checkpoint base, open_checkpoint(*work.files, old_path));
-  DCR_ASSIGN(Checkpoint target, open_checkpoint(*work.files, new_path));
-  std::vector<std::string> inputs = input_paths(base);
-  for (std::string& path : input_paths(target)) inputs.push_back(std::move(path));
+Result<DiffReport> write_diff(const Work& work, const CheckpointSource& before,
+                              const CheckpointSource& after, const std::string& output) {
+  DCR_ASSIGN(Checkpoint base, open_source(*work.files, before, "old"));
+  DCR_ASSIGN(Checkpoint target, open_source(*work.files, after, "new"));
+  std::vector<std::string> inputs;
+  if (!before.in_memory) inputs = input_paths(base);
+  if (!after.in_memory) {
+    for (std::string& path : input_paths(target)) inputs.push_back(std::move(path));
+  }
   DCR_TRY(check_output(*work.files, output, false, work.force, inputs));
   DCR_ASSIGN(PartialFile partial, PartialFile::create(*work.files, output));
   Result<DiffReport> report = Differ(work, std::move(base), std::move(target)).run(&partial.file());

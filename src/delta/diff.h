@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "dcr/delta.h"
 #include "dcr/status.h"
 #include "delta/delta_file.h"
 #include "delta/work.h"
@@ -25,11 +26,11 @@ struct DiffPlan {
 };
 DiffPlan plan_diff(std::uint64_t memory_bytes_max, unsigned threads);
 
-// Writes the delta from the checkpoint at `old_path` to the one at `new_path` into `output`, which
+// Writes the delta from the checkpoint `before` to the one `after` into `output`, which
 // appears complete and synced, or not at all. Each input byte is read once. The delta's bytes
 // depend on the two checkpoints alone: not on threads, memory or paths. Errors: those of
 // open_checkpoint and check_output; kIo, kCancelled, kTooLarge.
-Result<DiffReport> write_diff(const Work& work, const std::string& old_path,
-                              const std::string& new_path, const std::string& output);
+Result<DiffReport> write_diff(const Work& work, const CheckpointSource& before,
+                              const CheckpointSource& after, const std::string& output);
 
 }  // namespace dcr

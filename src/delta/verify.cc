@@ -38,10 +38,10 @@ class Comparer {
   Comparer(const Work& work, const Checkpoint& a, const Checkpoint& b, const DifferenceSink& found)
       : work_(work), a_(a), b_(b), found_(found) {}
 
-  Result<VerifyReport> run(bool files) {
+  Result<VerifyReport> run(bool metadata, bool files) {
     match_tensors();
     DCR_TRY(compare_bits());
-    compare_metadata();
+    if (metadata) compare_metadata();
     if (files) DCR_TRY(compare_files());
     return report_;
   }
@@ -233,12 +233,16 @@ Status Comparer::compare_files() {
 
 }  // namespace
 
-Result<VerifyReport> compare_checkpoints(const Work& work, const std::string& a,
-                                         const std::string& b, bool files,
+Result<VerifyReport> compare_checkpoints(const Work& work, const CheckpointSource& a,
+                                         const CheckpointSource& b, bool files,
                                          const DifferenceSink& found) {
-  DCR_ASSIGN(const Checkpoint first, open_checkpoint(*work.files, a));
-  DCR_ASSIGN(const Checkpoint second, open_checkpoint(*work.files, b));
-  return Comparer(work, first, second, found).run(files);
+  const bool on_disk = !a.in_memory && !b.in_memory;
+  if (files && !on_disk) {
+    return Status(Code::kInvalidArgument, "tensors in memory have no files to compare");
+  }
+  DCR_ASSIGN(const Checkpoint first, open_source(*work.files, a, "a"));
+  DCR_ASSIGN(const Checkpoint second, open_source(*work.files, b, "b"));
+  return Comparer(work, first, second, found).run(on_disk, files);
 }
 
 }  // namespace dcr

@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 
+#include "dcr/delta.h"
 #include "dcr/status.h"
 #include "delta/work.h"
 
@@ -36,8 +37,8 @@ using DifferenceSink =
 // so that sharding must agree. `found` is called on the calling thread, in an order that depends on
 // the checkpoints alone. Differences are no error. Errors: those of open_checkpoint; kIo;
 // kCancelled.
-Result<VerifyReport> compare_checkpoints(const Work& work, const std::string& a,
-                                         const std::string& b, bool files,
+Result<VerifyReport> compare_checkpoints(const Work& work, const CheckpointSource& a,
+                                         const CheckpointSource& b, bool files,
                                          const DifferenceSink& found);
 
 }  // namespace dcr
