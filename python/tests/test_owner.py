@@ -113,6 +113,25 @@ def test_masters_are_cast() -> None:
     assert before.changed_canonical_words in (1, 2)
 
 
+def test_an_export_function_that_moves_elements() -> None:
+    def export(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        up, down = state["weight"].chunk(2)
+        return {"up": up, "down": down.t().contiguous(), "bias": state["bias"]}
+
+    model = torch.nn.Linear(3, 8)
+    owner = ModelOwner(model, export=export)
+    assert owner.tensors == [("bias", "F32", (8,)), ("down", "F32", (3, 4)), ("up", "F32", (4, 3))]
+    with torch.no_grad():
+        model.weight[5, 1] += 1
+    assert owner.prepare().result.changed_canonical_words == 1
+    for computes in (
+        lambda state: {"weight": state["weight"] + 1, "bias": state["bias"]},
+        lambda state: {"weight": state["weight"], "norm": state["bias"].cumsum(0)},
+    ):
+        with pytest.raises(dcr.errors.Unsupported, match="saving computes (weight|norm) from"):
+            ModelOwner(model, export=computes)
+
+
 def test_refused_by_name() -> None:
     class LoraLinear(torch.nn.Linear):
         pass

@@ -47,20 +47,18 @@ def brute_force(
 
 
 def cases() -> Iterator[tuple[tuple[int, ...], tuple[Placement, ...], tuple[int, ...]]]:
-    for rank, sizes in ((1, range(10)), (2, range(6)), (3, (1, 3, 4))):
+    meshes: dict[int, list[tuple[int, ...]]] = {
+        1: [(1,), (2,), (3,), (4,), (5,), (2, 2), (3, 2), (2, 3), (2, 2, 3)],
+        2: [(3,), (2, 2), (3, 2)],
+        3: [(3,), (2, 2)],
+    }
+    for rank, sizes in ((1, range(13)), (2, (0, 1, 3, 4, 5)), (3, (1, 3, 4))):
         kinds = [REPLICATE]
         kinds += [Placement("shard", dim) for dim in range(rank)]
         kinds += [Placement("strided", dim) for dim in range(rank)]
-        for shape in itertools.product(sizes, repeat=rank):
-            for mesh in [(1,), (2,), (3,), (4,), (2, 2), (3, 2), (2, 3)]:
-                if rank == 3 and mesh not in ((3,), (2, 2)):
-                    continue
-                for placements in itertools.product(kinds, repeat=len(mesh)):
-                    yield shape, placements, mesh
-    deep = [Placement("replicate"), Placement("shard", 0), Placement("strided", 0)]
-    for size in range(13):
-        for placements in itertools.product(deep, repeat=3):
-            yield (size,), placements, (2, 2, 3)
+        for shape, mesh in itertools.product(itertools.product(sizes, repeat=rank), meshes[rank]):
+            for placements in itertools.product(kinds, repeat=len(mesh)):
+                yield shape, placements, mesh
 
 
 def test_every_small_case() -> None:

@@ -1,5 +1,6 @@
 #include "api/owner_tasks.h"
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <string_view>
@@ -25,13 +26,21 @@ struct DeclaredTensor {
 Result<Catalogue> agree_on_catalogue(std::span<const RankDeclaration> declarations) {
   std::map<std::string_view, DeclaredTensor> seen;
   std::vector<CanonicalTensor> tensors;
+  std::uint64_t bytes = 0;
   for (const RankDeclaration& declaration : declarations) {
     for (const CanonicalTensor& tensor : declaration.tensors) {
       const auto [found, fresh] =
           seen.emplace(tensor.name, DeclaredTensor{&tensor, declaration.rank, declaration.rank});
       if (fresh) {
         tensors.push_back(tensor);
-        continue;
+        DCR_ASSIGN(const std::uint64_t more, tensor_bytes(tensor.dtype, tensor.shape));
+        bytes += std::min(more, kDeclaredTensorBytesMax);
+        if (bytes <= kDeclaredTensorBytesMax) continue;
+        return Status(Code::kTooLarge,
+                      "with tensor " + quoted_name(tensor.name) + " of rank " +
+                          std::to_string(declaration.rank) + " there are more than " +
+                          std::to_string(kDeclaredTensorBytesMax) + " bytes of tensors",
+                      tensor.name);
       }
       DeclaredTensor& first = found->second;
       if (std::exchange(first.last, declaration.rank) == declaration.rank) {

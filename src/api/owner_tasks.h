@@ -17,6 +17,9 @@ namespace dcr {
 Box box_of(const DeclaredBox& declared);
 DeclaredBox declared_of(const Box& box);
 
+// Of all ranks' canonical tensors: what is kept of their pieces stays below 1 GiB.
+inline constexpr std::uint64_t kDeclaredTensorBytesMax = std::uint64_t{1} << 46;
+
 struct AgreedTasks {
   Catalogue catalogue;
   std::vector<std::vector<ConversionTask>> tasks;  // by rank, in declared order

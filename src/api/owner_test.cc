@@ -185,6 +185,10 @@ TEST(EmbeddedOwner, RefusesContradictions) {
   const Case cases[] = {
       {"rank 0 declares BF16 [6, 5] and rank 1 F32 [6, 5]",
        [](RankDeclaration* d) { d->tensors[0].dtype = Dtype::kF32; }},
+      {"with tensor \"huge\" of rank 1 there are more than",
+       [](RankDeclaration* d) {
+         d->tensors.push_back({"huge", Dtype::kF64, {std::uint64_t{1} << 39, 100}, 0});
+       }},
       {"declaration 1 of 2 is of rank 0 of 2", [](RankDeclaration* d) { d->rank = 0; }},
       {"different shapes or dtypes", [](RankDeclaration* d) { d->tasks[1].sizes = {4}; }},
       {"place it differently",

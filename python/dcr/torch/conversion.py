@@ -7,7 +7,7 @@ computes with values (adds 1, say) isn't taken for one that moves them.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from dcr.errors import Unsupported
 from dcr.torch.placement import Box, row_major_strides
 
-__all__ = ["CanonicalPart", "boxes_of_codes", "learn_conversion"]
+__all__ = ["CanonicalPart", "Export", "boxes_of_codes", "is_of_transformers", "learn_conversion"]
 
 _BOXES_MAX = 4096
 _CODES_MAX = 1 << 31
@@ -41,24 +41,37 @@ def whole_tensor(name: str, shape: Sequence[int]) -> CanonicalPart:
     return CanonicalPart(name, tuple(shape), ((0, 0, dims),))
 
 
+Export = Callable[[dict[str, torch.Tensor]], Mapping[str, torch.Tensor]]
+"""From a state dict of whole tensors to the checkpoint's."""
+
+
 def learn_conversion(
-    model: torch.nn.Module, shapes: Mapping[str, Sequence[int]]
+    model: torch.nn.Module, shapes: Mapping[str, Sequence[int]], export: Export | None = None
 ) -> dict[str, list[CanonicalPart]]:
     """By source tensor: where its elements stand in the checkpoint that the model saves.
 
     `shapes`: of the state dict's tensors, tied ones once. Models that aren't of Transformers are
-    saved as they are. Raises `Unsupported` naming the tensor where saving does more than to move
-    elements.
+    saved as they are; `export` is what makes the checkpoint instead. Raises `Unsupported` naming
+    the tensor where saving does more than to move elements. What is converted takes memory: four
+    bytes for each element of the largest such tensor, a few times.
     """
-    convert = _save_conversion(model)
+    convert = export or _save_conversion(model)
     if convert is None:
         return {name: [whole_tensor(name, shape)] for name, shape in shapes.items()}
     return _Learner(convert, shapes).learn()
 
 
-def _save_conversion(model: Any) -> Any:
+def is_of_transformers(model: torch.nn.Module) -> bool:
+    """Whether it is one of Transformers' models, without importing Transformers."""
+    return any(
+        f"{base.__module__}.{base.__name__}" == "transformers.modeling_utils.PreTrainedModel"
+        for base in type(model).__mro__
+    )
+
+
+def _save_conversion(model: Any) -> Export | None:
     """Transformers' conversion of this model as a function of state dicts, or None."""
-    if not any(base.__module__.startswith("transformers.") for base in type(model).__mro__):
+    if not is_of_transformers(model):
         return None
     try:
         from transformers.core_model_loading import revert_weight_conversion
@@ -70,7 +83,7 @@ def _save_conversion(model: Any) -> Any:
 
 
 class _Learner:
-    def __init__(self, convert: Any, shapes: Mapping[str, Sequence[int]]) -> None:
+    def __init__(self, convert: Export, shapes: Mapping[str, Sequence[int]]) -> None:
         self.convert = convert
         self.shapes = {name: tuple(shape) for name, shape in shapes.items()}
         self.learned: dict[str, list[CanonicalPart]] = {}
@@ -79,8 +92,9 @@ class _Learner:
     def learn(self) -> dict[str, list[CanonicalPart]]:
         given = self._blank(self.shapes)
         named = {id(tensor): name for name, tensor in given.items()}
-        made = self.convert(given)
-        missing = {name: tuple(tensor.shape) for name, tensor in made.items()}
+        made = self._convert(given)
+        shapes = {name: tuple(tensor.shape) for name, tensor in made.items()}
+        missing = dict(shapes)
         for name, tensor in made.items():
             source = named.get(id(tensor))
             if source is None:
@@ -93,12 +107,17 @@ class _Learner:
         if together:
             self._learn_together(together, missing)
         if missing:
-            names = ", ".join(sorted(missing)[:3])
-            raise Unsupported(
-                f"saving makes {names} of more than the model's tensors: it can't be refitted as "
-                "elements that move"
-            )
+            # Something is made of a tensor that is saved as it is, too.
+            self._learn_together(list(self.shapes), dict(shapes))
         return self.learned
+
+    def _convert(self, state: dict[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        try:
+            return self.convert(state)
+        except Exception as error:
+            names = ", ".join(list(state)[:3])
+            message = f"the conversion to the checkpoint fails for {names}: {error}"
+            raise Unsupported(message) from error
 
     def _blank(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
         return {
@@ -122,7 +141,7 @@ class _Learner:
             tuple((_PLACEHOLDER.sub("#", name), shape) for name, shape in outputs.items()),
         )
         if looks not in self.known:
-            parts = self._trace([source])[source]
+            parts = self._trace([source], {}, only=set(outputs))[source]
             order = {name: i for i, name in enumerate(outputs)}
             self.known[looks] = sorted(parts, key=lambda part: order[part.name])
         names = list(outputs)
@@ -135,16 +154,25 @@ class _Learner:
         return True
 
     def _learn_together(self, sources: list[str], missing: dict[str, tuple[int, ...]]) -> None:
-        traced = self._trace(sources)
+        # With all others as they are, for conversions that look at them.
+        others = {
+            name: torch.full((), -1, dtype=torch.int32).expand(shape)
+            for name, shape in self.shapes.items()
+            if name not in sources
+        }
+        traced = self._trace(sources, others, only=set(missing))
         for source, parts in traced.items():
             self.learned[source] = parts
             for part in parts:
-                if missing.get(part.name, part.shape) != part.shape:
+                if missing.pop(part.name, part.shape) != part.shape:
                     raise Unsupported(f"saving makes {part.name} of several shapes", part.name)
-                missing.pop(part.name, None)
+        if missing:
+            raise Unsupported(f"saving makes {min(missing)} of no tensor of the model")
 
-    def _trace(self, sources: list[str]) -> dict[str, list[CanonicalPart]]:
-        """Converts numbered elements, twice, and reads off where they went."""
+    def _trace(
+        self, sources: list[str], others: dict[str, torch.Tensor], only: set[str]
+    ) -> dict[str, list[CanonicalPart]]:
+        """Converts numbered elements, twice, and reads off where they went in tensors `only`."""
         bases: list[int] = []
         total = 0
         for name in sources:
@@ -156,10 +184,12 @@ class _Learner:
                 f"{_CODES_MAX}",
                 sources[0],
             )
-        made = self._run(sources, bases, forward=True, last=total - 1)
-        check = self._run(sources, bases, forward=False, last=total - 1)
+        made = self._run(sources, others, bases, forward=True, last=total - 1)
+        check = self._run(sources, others, bases, forward=False, last=total - 1)
         traced: dict[str, list[CanonicalPart]] = {name: [] for name in sources}
         for name, codes in made.items():
+            if name not in only:
+                continue
             pure = (
                 codes.dtype == torch.int32
                 and bool(torch.equal(check[name], total - 1 - codes))
@@ -178,17 +208,22 @@ class _Learner:
         return traced
 
     def _run(
-        self, sources: list[str], bases: list[int], *, forward: bool, last: int
-    ) -> dict[str, torch.Tensor]:
-        state = {}
+        self,
+        sources: list[str],
+        others: dict[str, torch.Tensor],
+        bases: list[int],
+        *,
+        forward: bool,
+        last: int,
+    ) -> Mapping[str, torch.Tensor]:
+        state = dict(others)
         for name, base in zip(sources, bases, strict=True):
             elements = _elements(self.shapes[name])
             codes = torch.arange(base, base + elements, dtype=torch.int32)
             if not forward:
                 codes = codes.neg_().add_(last)
             state[name] = codes.view(self.shapes[name])
-        made: dict[str, torch.Tensor] = self.convert(state)
-        return made
+        return self._convert(state)
 
 
 def _elements(shape: Sequence[int]) -> int:
@@ -215,7 +250,7 @@ def boxes_of_codes(codes: torch.Tensor, bases: Sequence[int]) -> dict[int, list[
         if low == high:
             boxes.setdefault(low, []).append((box[0] - bases[low], box[1], box[2]))
         else:
-            found.extend(_halves(box))
+            found.extend(_cut_box(box, bases[low + 1]))
         if len(found) > _BOXES_MAX:
             return None
     return boxes
@@ -229,17 +264,17 @@ def _last(box: Box) -> int:
     return box[0] + sum((size - 1) * source for size, source, _ in box[2])
 
 
-def _halves(box: Box) -> list[Box]:
-    """The box in two along its longest stride in the source."""
+def _cut_box(box: Box, boundary: int) -> list[Box]:
+    """The box in two along its longest stride in the source, the first below the boundary."""
     offset, destination, dims = box
     at = max(range(len(dims)), key=lambda i: dims[i][1] if dims[i][0] > 1 else -1)
     size, source, step = dims[at]
-    half = size // 2
-    first = [*dims[:at], (half, source, step), *dims[at + 1 :]]
-    second = [*dims[:at], (size - half, source, step), *dims[at + 1 :]]
+    low = min(max(-(-(boundary - offset) // source), 1), size - 1)
+    first = [*dims[:at], (low, source, step), *dims[at + 1 :]]
+    second = [*dims[:at], (size - low, source, step), *dims[at + 1 :]]
     return [
         (offset, destination, first),
-        (offset + half * source, destination + half * step, second),
+        (offset + low * source, destination + low * step, second),
     ]
 
 

@@ -11,7 +11,8 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from dcr import _core
-from dcr.errors import InvalidArgument
+from dcr.errors import Error, InvalidArgument, Mismatch
+from dcr.torch.conversion import Export
 from dcr.torch.source import CanonicalDtype, SourceModel
 
 __all__ = [
@@ -31,6 +32,8 @@ CanonicalTensor = tuple[str, str, tuple[int, ...]]
 
 CanonicalBox = tuple[int, int, list[int], list[int]]
 """Index of the canonical tensor, offset, sizes and strides, in words of the tensor."""
+
+_FAILED = b"failed: "
 
 Mode = Literal["mixed", "overwrite", "dense"]
 EncodingName = Literal["overwrite", "xor", "add"]
@@ -71,6 +74,11 @@ class ModelOwner:
     initialised), agree on who owns what, and compare replicas (`replicas=False` leaves this out).
     The weights as they are become version `version`.
 
+    `dtype` is that of the checkpoint, where it isn't the trainer's: FP32 masters are cast as they
+    are compared, nothing is copied. `export` makes the checkpoint of a state dict, where it isn't
+    what the model saves; it is called with numbered elements, and must only move them. `run` names
+    the run in payloads (16 bytes; rank 0's counts).
+
     Between `prepare` and `commit` or `abort` the parameters must not change: a step of an optimizer
     that has any of them raises `OpenRefit`, and whatever else changed them is found by `commit`,
     which raises `dcr.errors.Mismatch` naming the tensor; the next refit then sends everything.
@@ -83,6 +91,7 @@ class ModelOwner:
         model: torch.nn.Module,
         *,
         dtype: CanonicalDtype = None,
+        export: Export | None = None,
         exchange: Exchange | None = None,
         rank: int | None = None,
         ranks: int | None = None,
@@ -107,8 +116,9 @@ class ModelOwner:
             exchange = _alone
         self._exchange = exchange
         self._progress = progress
-        self.source = SourceModel(model, dtype=dtype)
-        declarations = list(exchange(self.source.declaration(rank, ranks)))
+        self.source, declarations = _declare(
+            lambda: SourceModel(model, dtype=dtype, export=export), exchange, rank, ranks
+        )
         self._core = _core.EmbeddedOwner(
             declarations,
             rank,
@@ -246,6 +256,27 @@ class ModelOwner:
 
 def _alone(mine: bytes) -> Sequence[bytes]:
     return [mine]
+
+
+def _declare(
+    make: Callable[[], SourceModel], exchange: Exchange, rank: int, ranks: int
+) -> tuple[SourceModel, list[bytes]]:
+    """This rank's part of the model, and all ranks' declarations.
+
+    A rank that can't declare its part says so to the others, which would wait for it.
+    """
+    try:
+        source = make()
+        declaration = source.declaration(rank, ranks)
+    except Error as error:
+        exchange(_FAILED + str(error).encode())
+        raise
+    declarations = list(exchange(declaration))
+    for other, said in enumerate(declarations):
+        if said.startswith(_FAILED):
+            text = said.removeprefix(_FAILED).decode(errors="replace")
+            raise Mismatch(f"rank {other} has no owner: {text}")
+    return source, declarations
 
 
 def _watch_steps(owner: ModelOwner) -> Callable[[], None]:

@@ -1,14 +1,15 @@
 """What a trainer rank holds of a model: its tensors, their shards, and where they stand in the
 checkpoint."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from dcr import _core
 from dcr.errors import Mismatch, Unsupported
-from dcr.torch.conversion import CanonicalPart, learn_conversion
+from dcr.torch.conversion import CanonicalPart, Export, is_of_transformers, learn_conversion
 from dcr.torch.placement import Placement, Shards, shard_boxes, shards_of
 
 __all__ = ["CanonicalDtype", "SourceModel", "dtype_name", "source_shards", "state_tensors"]
@@ -79,9 +80,22 @@ def refuse(model: torch.nn.Module) -> None:
             )
 
 
-def canonical_name(key: str) -> str:
-    """A key of the state dict without the segments that wrappers put into it."""
-    return ".".join(part for part in key.split(".") if part not in _TRANSPARENT)
+def canonical_names(model: torch.nn.Module, keys: Iterable[str]) -> dict[str, str]:
+    """By key of the state dict: its name without the segments that wrappers put into it."""
+    parallel = [
+        f"{name}.module."
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.parallel.DistributedDataParallel)
+    ]
+    names = {}
+    for key in keys:
+        name = key
+        for prefix in parallel:
+            if key.startswith(prefix):
+                name = prefix.removesuffix("module.") + key.removeprefix(prefix)
+        name = ".".join(part for part in name.split(".") if part not in _TRANSPARENT)
+        names[key] = name
+    return names
 
 
 def state_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -89,10 +103,10 @@ def state_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
     `model` is `unwrapped`. Which of tied names stays is what saving the model decides.
     """
+    found = model.state_dict(keep_vars=True)
+    names = canonical_names(model, found)
     state = {
-        canonical_name(key): tensor
-        for key, tensor in model.state_dict(keep_vars=True).items()
-        if isinstance(tensor, torch.Tensor)
+        names[key]: tensor for key, tensor in found.items() if isinstance(tensor, torch.Tensor)
     }
     for ignored in getattr(model, "_keys_to_ignore_on_save", None) or ():
         state.pop(ignored, None)
@@ -100,9 +114,9 @@ def state_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     for name, tensor in state.items():
         owners.setdefault(_identity(tensor), []).append(name)
     tied = [names for names in owners.values() if len(names) > 1]
-    for names in tied:
-        kept = _kept_name(model, names)
-        for name in names:
+    for aliases in tied:
+        kept = _kept_name(model, aliases)
+        for name in aliases:
             if name != kept:
                 del state[name]
     return state
@@ -116,14 +130,12 @@ def _identity(tensor: torch.Tensor) -> object:
     return (local.device, local.data_ptr(), local.dtype, shape, strides)
 
 
-def _kept_name(model: torch.nn.Module, names: list[str]) -> str:
+def _kept_name(model: Any, names: list[str]) -> str:
     """The name of a tied tensor in the checkpoint."""
-    try:
-        from transformers.modeling_utils import PreTrainedModel, remove_tied_weights_from_state_dict
-    except ImportError:
+    if not is_of_transformers(model):
         return names[0]
-    if not isinstance(model, PreTrainedModel):
-        return names[0]
+    from transformers.modeling_utils import remove_tied_weights_from_state_dict
+
     shared = torch.zeros(1)
     left = remove_tied_weights_from_state_dict({name: shared for name in names}, model)
     return next(iter(left))
@@ -173,8 +185,8 @@ def _placement(name: str, placement: object) -> Placement:
     if isinstance(placement, Replicate):
         return Placement("replicate")
     raise Unsupported(
-        f"{name} has the placement {placement}: only Shard and Replicate hold a tensor's elements; "
-        "redistribute it first",
+        f"{name} has the placement {type(placement).__name__}: only Shard and Replicate hold a "
+        "tensor's elements; redistribute it first",
         name,
     )
 
@@ -214,13 +226,19 @@ class SourceModel:
     where saving computes with values.
     """
 
-    def __init__(self, model: torch.nn.Module, *, dtype: CanonicalDtype = None) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        *,
+        dtype: CanonicalDtype = None,
+        export: Export | None = None,
+    ) -> None:
         self.model = unwrapped(model)
         refuse(model)
         self._dtype = dtype
         tensors = state_tensors(self.model)
         shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-        conversion = learn_conversion(self.model, shapes)
+        conversion = learn_conversion(self.model, shapes, export)
         self.canonical: list[tuple[str, str, tuple[int, ...]]] = []
         self._index: dict[str, int] = {}
         self._tasks: list[_Task] = []
