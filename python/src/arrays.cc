@@ -164,8 +164,8 @@ Array dlpack_array(nb::handle value, const std::string& name) {
   }
   // Asked before the export: a runtime may refuse to export what is on a device.
   const nb::tuple place = nb::cast<nb::tuple>(source.attr("__dlpack_device__")());
-  const nb::int_ device_type{nb::object(place[0])};  // torch's is an enumeration
-  const int device = nb::cast<int>(device_type);
+  const nb::object kind = place[0];  // torch's is an enumeration
+  const int device = nb::cast<int>(nb::int_(kind));
   constexpr int kCpu = 1, kPinned = 3;  // memory of the host
   if (device != kCpu && device != kPinned) {
     refuse(Code::kUnsupported, name, "is not in host memory: copy it there first");

@@ -96,6 +96,7 @@ nb::bytes encode(std::uint32_t rank, std::uint32_t ranks, const std::vector<Tens
 
 std::vector<std::span<const std::uint8_t>> spans_of(const std::vector<nb::bytes>& from) {
   std::vector<std::span<const std::uint8_t>> spans;
+  spans.reserve(from.size());
   for (const nb::bytes& bytes : from) {
     spans.emplace_back(reinterpret_cast<const std::uint8_t*>(bytes.c_str()), bytes.size());
   }

@@ -48,6 +48,7 @@ class BufferView {
 
 std::vector<CanonicalTensor> canonical_tensors(const std::vector<TensorTuple>& tuples) {
   std::vector<CanonicalTensor> tensors;
+  tensors.reserve(tuples.size());
   for (const auto& [name, dtype, shape] : tuples) {
     tensors.push_back({name, take(dtype_from_name(dtype)), shape, 0});
   }
@@ -365,7 +366,7 @@ void bind_attempt(ReceiverClass& type) {
 void bind_geometry(nb::module_& module) {
   module.def(
       "trace_geometry",
-      [](const std::vector<TensorTuple>& tensors, nb::object loader, nb::object targets,
+      [](const std::vector<TensorTuple>& tensors, nb::object loader, const nb::object& targets,
          std::vector<std::string> never_loaded, const nb::object& stage) {
         PythonLoader port(std::move(loader));
         EmbeddedReceiverOptions options;
