@@ -53,7 +53,7 @@ def main():
 
     import torch
     from transformers import Qwen3MoeConfig
-    from vllm_ranks import NEVER_LOADED, ranks_of, register, write_config
+    from vllm_ranks import NEVER_LOADED, Ranks, register, write_config
 
     from dcr.torch import trace_geometry
 
@@ -67,18 +67,17 @@ def main():
     tensors = {name: (torch.bfloat16, shape) for name, shape in names()}
     with tempfile.TemporaryDirectory() as directory:
         write_config(Path(directory), config, "Qwen3MoeForCausalLM")
-        models = ranks_of(
+        ranks = Ranks(
             Path(directory), arguments.ranks, expert_parallel=arguments.expert_parallel,
             device="meta",
         )
-        for rank, model in models:
-            if rank == arguments.rank:
-                break
+        model = ranks.build(arguments.rank)
         stages = [("targets", time.perf_counter())]
-        classes = trace_geometry(
-            model, tensors, never_loaded=NEVER_LOADED, batch_entries_max=arguments.batch,
-            stage=lambda stage: stages.append((stage, time.perf_counter())),
-        )
+        with ranks.turn(arguments.rank):
+            classes = trace_geometry(
+                model, tensors, never_loaded=NEVER_LOADED, batch_entries_max=arguments.batch,
+                stage=lambda stage: stages.append((stage, time.perf_counter())),
+            )
         stages.append(("end", time.perf_counter()))
     for (stage, begin), (_, end) in zip(stages, stages[1:]):
         passes = " (two passes)" if stage == "trace" else ""

@@ -40,6 +40,10 @@ class PythonLoader final : public Loader {
   // Throws what was kept, once.
   void raise_kept();
 
+  const nanobind::object& object() const { return loader_; }
+  // Lets go of the object; loads fail from then on.
+  void clear() { loader_ = nanobind::none(); }
+
  private:
   // The status that an exception of the loader's stands for.
   Status refusal(nanobind::python_error& error);

@@ -19,6 +19,7 @@
 #include "arrays.h"
 #include "dcr/receiver.h"
 #include "errors.h"
+#include "handle.h"
 #include "python_loader.h"
 
 namespace dcr::python {
@@ -60,10 +61,10 @@ TargetMemory& memory_of(nb::handle targets) {
   return nb::cast<SizedTargets&>(targets);
 }
 
-std::function<void(std::string_view)> stage_callback(const nb::object& stage) {
-  if (stage.is_none()) return {};
-  // Shared, as the core copies the function without the GIL.
-  return [stage = std::make_shared<nb::object>(stage)](std::string_view name) {
+// `stage` outlives the callback: the core copies it without the GIL.
+std::function<void(std::string_view)> stage_callback(const nb::object* stage) {
+  if (stage->is_none()) return {};
+  return [stage](std::string_view name) {
     const nb::gil_scoped_acquire acquire;
     try {
       (*stage)(nb::str(name.data(), name.size()));
@@ -77,25 +78,30 @@ std::function<void(std::string_view)> stage_callback(const nb::object& stage) {
 class PythonReceiver {
  public:
   PythonReceiver(const std::vector<TensorTuple>& tensors, nb::object loader, nb::object targets,
-                 EmbeddedReceiverOptions options)
-      : loader_(std::move(loader)), targets_(std::move(targets)) {
+                 nb::object stage, EmbeddedReceiverOptions options)
+      : loader_(std::move(loader)), targets_(std::move(targets)), stage_(std::move(stage)) {
+    options.prewarm_stage = stage_callback(&stage_);
     receiver_ = take(EmbeddedReceiver::create(canonical_tensors(tensors), loader_,
                                               memory_of(targets_), std::move(options)));
   }
 
-  EmbeddedReceiver& core() { return *receiver_; }
+  EmbeddedReceiver& core() {
+    process_.check("a receiver");
+    return *receiver_;
+  }
 
   // Runs `call(core)` without the GIL and throws what went wrong.
   template <typename Call>
   auto run(const Call& call) {
+    process_.check("a receiver");
     if (busy_.exchange(true)) {
       raise(Status(Code::kInvalidArgument, "the receiver is in another call; one at a time"));
     }
     auto result = [&] {
+      const Turn turn(busy_);
       const nb::gil_scoped_release release;
       return call(*receiver_);
     }();
-    busy_ = false;
     loader_.raise_kept();
     if constexpr (std::is_same_v<decltype(result), Status>) {
       check(result);
@@ -106,9 +112,35 @@ class PythonReceiver {
 
   void audit(const nb::object& read);
 
+  // For the garbage collector: a module's loader may well hold the receiver.
+  int traverse(visitproc visit, void* arg) const {
+    Py_VISIT(loader_.object().ptr());
+    Py_VISIT(targets_.ptr());
+    Py_VISIT(stage_.ptr());
+    return 0;
+  }
+  void clear() {
+    loader_.clear();
+    stage_ = nb::none();
+  }
+
  private:
+  // Whatever ends the call, the next may begin.
+  class Turn {
+   public:
+    explicit Turn(std::atomic<bool>& busy) : busy_(busy) {}
+    ~Turn() { busy_ = false; }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    std::atomic<bool>& busy_;
+  };
+
+  ProcessBound process_;
   PythonLoader loader_;
   nb::object targets_;
+  nb::object stage_;
   std::unique_ptr<EmbeddedReceiver> receiver_;
   std::atomic<bool> busy_{false};
 };
@@ -241,6 +273,22 @@ void bind_results(nb::module_& module) {
 
 using ReceiverClass = nb::class_<PythonReceiver>;
 
+int traverse_receiver(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  return nb::inst_ready(self) ? nb::inst_ptr<PythonReceiver>(self)->traverse(visit, arg) : 0;
+}
+
+int clear_receiver(PyObject* self) {
+  if (nb::inst_ready(self)) nb::inst_ptr<PythonReceiver>(self)->clear();
+  return 0;
+}
+
+PyType_Slot receiver_slots[] = {
+    {Py_tp_traverse, reinterpret_cast<void*>(traverse_receiver)},
+    {Py_tp_clear, reinterpret_cast<void*>(clear_receiver)},
+    {0, nullptr},
+};
+
 void bind_create(ReceiverClass& type) {
   type.def(
       "__init__",
@@ -265,9 +313,8 @@ void bind_create(ReceiverClass& type) {
         options.post_apply_checks = post_apply_checks;
         options.prefer_scratch = prefer_scratch;
         options.threads = threads;
-        options.prewarm_stage = stage_callback(stage);
-        new (self)
-            PythonReceiver(tensors, std::move(loader), std::move(targets), std::move(options));
+        new (self) PythonReceiver(tensors, std::move(loader), std::move(targets), stage,
+                                  std::move(options));
       },
       nb::arg("tensors"), nb::arg("loader"), nb::arg("targets"), nb::kw_only(),
       nb::arg("owners") = nb::list(), nb::arg("never_loaded") = nb::list(),
@@ -371,7 +418,7 @@ void bind_geometry(nb::module_& module) {
         PythonLoader port(std::move(loader));
         EmbeddedReceiverOptions options;
         options.never_loaded = std::move(never_loaded);
-        options.prewarm_stage = stage_callback(stage);
+        options.prewarm_stage = stage_callback(&stage);
         TargetMemory& memory = memory_of(targets);
         std::vector<CanonicalTensor> canonical = canonical_tensors(tensors);
         auto result = [&] {
@@ -392,7 +439,9 @@ void bind_receiver(nb::module_& module) {
   bind_loader(module);
   bind_targets(module);
   bind_results(module);
-  ReceiverClass type(module, "EmbeddedReceiver", "The receiver of one serving rank.");
+  ReceiverClass type(module, "EmbeddedReceiver", "The receiver of one serving rank.",
+                     nb::type_slots(receiver_slots));
+  forbid_pickling(type);
   bind_create(type);
   bind_prewarm(type);
   bind_attempt(type);

@@ -1,5 +1,6 @@
 """Tracing loaders of torch modules: paths, reasons, audits, and that nothing changes meanwhile."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -184,6 +185,26 @@ def test_stopped_by_the_keyboard() -> None:
     receiver = ModelReceiver(module, base, load_weights)
     with pytest.raises(KeyboardInterrupt):
         receiver.prewarm()
+
+
+def test_one_call_at_a_time() -> None:
+    base = checkpoint(0)
+    module = served(0, 1, base)
+    receiver: Any = None
+
+    def load_weights(weights: Any) -> None:
+        receiver.prewarm()
+
+    receiver = ModelReceiver(module, base, load_weights, never_loaded=["*"])
+    classes = receiver.prewarm()
+    assert "one at a time" in classes["norm"].reason
+
+
+def test_handle_of_one_process() -> None:
+    base = checkpoint(0)
+    receiver = ModelReceiver(served(0, 1, base), base)
+    with pytest.raises(TypeError, match="cannot be pickled or copied"):
+        copy.deepcopy(receiver._core)
 
 
 def test_payload_that_is_none() -> None:

@@ -100,39 +100,45 @@ def _expert_maps_in_host_memory() -> Iterator[None]:
         expert_map_manager.determine_expert_map = original
 
 
-def ranks_of(
-    directory: Path, size: int, *, expert_parallel: bool = False, device: str = "cpu"
-) -> Iterator[tuple[int, Any]]:
-    """Builds each rank's model; it is that rank's turn until the next is asked for."""
-    from vllm.config import set_current_vllm_config
-    from vllm.engine.arg_utils import EngineArgs
-    from vllm.model_executor.model_loader.utils import initialize_model
-    from vllm.utils.torch_utils import set_default_torch_dtype
+class Ranks:
+    """A model's ranks. Models are built, and load, in their rank's turn only."""
 
-    with _as_rank(0, size):
-        config = EngineArgs(
-            model=str(directory),
-            skip_tokenizer_init=True,
-            load_format="dummy",
-            enforce_eager=True,
-            dtype="bfloat16",
-            max_model_len=128,
-            enable_expert_parallel=expert_parallel,
-        ).create_engine_config()
-    config.parallel_config.tensor_parallel_size = size
-    config.parallel_config.world_size = size
-    for rank in range(size):
-        with (
-            set_current_vllm_config(config),
-            torch.no_grad(),
-            _as_rank(rank, size),
-        ):
-            config.parallel_config.rank = rank
-            config.compilation_config.static_forward_context.clear()
-            with (
-                set_default_torch_dtype(torch.bfloat16),
-                torch.device(device),
-                _expert_maps_in_host_memory(),
-            ):
-                model = initialize_model(vllm_config=config)
-            yield rank, model
+    def __init__(
+        self, directory: Path, size: int, *, expert_parallel: bool = False, device: str = "cpu"
+    ) -> None:
+        from vllm.engine.arg_utils import EngineArgs
+
+        self.size = size
+        self._device = device
+        with _as_rank(0, size):
+            self._config = EngineArgs(
+                model=str(directory),
+                skip_tokenizer_init=True,
+                load_format="dummy",
+                enforce_eager=True,
+                dtype="bfloat16",
+                max_model_len=128,
+                enable_expert_parallel=expert_parallel,
+            ).create_engine_config()
+        self._config.parallel_config.tensor_parallel_size = size
+        self._config.parallel_config.world_size = size
+
+    @contextmanager
+    def turn(self, rank: int) -> Iterator[None]:
+        """It is this rank's turn."""
+        from vllm.config import set_current_vllm_config
+
+        with set_current_vllm_config(self._config), torch.no_grad(), _as_rank(rank, self.size):
+            self._config.parallel_config.rank = rank
+            yield
+
+    def build(self, rank: int) -> Any:
+        """A new model of the rank, whose parameters have not been loaded."""
+        from vllm.model_executor.model_loader.utils import initialize_model
+        from vllm.utils.torch_utils import set_default_torch_dtype
+
+        with self.turn(rank), _expert_maps_in_host_memory():
+            # A model before it has used the same names.
+            self._config.compilation_config.static_forward_context.clear()
+            with set_default_torch_dtype(torch.bfloat16), torch.device(self._device):
+                return initialize_model(vllm_config=self._config)
