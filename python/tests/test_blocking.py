@@ -14,11 +14,6 @@ import dcr
 import numpy as np
 import pytest
 
-# Ctrl-C acts within a fraction of a second. A loaded machine may need longer; the calls here take
-# far longer still, and none is ended by anything else.
-PROMPT_SECONDS = 5.0
-
-
 def long_state() -> dict[str, Any]:
     """Tensors that take a minute to read and no memory: all are the same zeros."""
     zeros = np.zeros(1 << 28, np.uint8)
@@ -47,14 +42,16 @@ def interrupted_after(seconds: float, call: Callable[[], object]) -> float:
 def test_ctrl_c_ends_a_call_at_once(tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     state = long_state()
+    seen: list[dcr.Progress] = []
     calls: dict[str, Callable[[], object]] = {
-        "verify": lambda: dcr.verify(state, state),
-        "diff": lambda: dcr.diff(state, state, tmp_path / "d"),
+        "verify": lambda: dcr.verify(state, state, progress=seen.append),
+        "diff": lambda: dcr.diff(state, state, tmp_path / "d", progress=seen.append),
     }
     for name, call in calls.items():
         latency = interrupted_after(0.3, call)
         print(f"{name}: {latency * 1000:.0f} ms")
-        assert latency < PROMPT_SECONDS, name
+        # Far from its end, however slow the machine is.
+        assert seen[-1].stage == name and seen[-1].bytes_done < seen[-1].bytes_total / 4
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert list(tmp_path.iterdir()) == []
     assert dcr.verify({"a": state["tensor.0000"][:9]}, {"a": np.zeros(9, np.uint8)}).differing == 0
