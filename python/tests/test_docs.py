@@ -20,10 +20,20 @@ def test_snippets_run(
     monkeypatch.chdir(tmp_path)
     text = DOCS.read_text()
     snippets = re.findall(r"<!-- run -->\n```python\n(.*?)```", text, re.DOTALL)
-    assert len(snippets) == text.count("```python") == 3
+    assert len(snippets) == text.count("<!-- run -->\n") == 3
     for snippet in snippets:
         exec(compile(snippet, str(DOCS), "exec"), {})
     printed = capsys.readouterr().out
     assert printed.startswith("13 of 2007 in ")
     assert "GroupInfo(name='a.*.w', tensors=1" in printed
     assert 'not_found - ' in printed and "nowhere" in printed
+
+
+def test_snippets_with_torch_run() -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    text = DOCS.read_text()
+    snippets = re.findall(r"<!-- run with torch -->\n```python\n(.*?)```", text, re.DOTALL)
+    assert len(snippets) == text.count("<!-- run with torch -->\n") == 1
+    assert text.count("```python") == text.count("<!-- run")
+    for snippet in snippets:
+        exec(compile(snippet, str(DOCS), "exec"), {})

@@ -88,6 +88,18 @@ def test_an_open_refit_refuses_optimizer_steps() -> None:
     owner.close()
 
 
+def test_a_prepare_that_fails_leaves_nothing_open() -> None:
+    model = Tied()
+    owner = ModelOwner(model)
+    owner.prepare()
+    with pytest.raises(dcr.errors.InvalidArgument, match="needs of 1 tensors"):
+        owner.prepare(needs=["any"])
+    assert owner.open_refit is None
+    with torch.no_grad():
+        model.turned += 1
+    assert owner.prepare().result.mode == "mixed"
+
+
 def test_replaced_storage_is_found() -> None:
     model = Tied()
     owner = ModelOwner(model)

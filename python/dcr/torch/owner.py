@@ -202,6 +202,8 @@ class ModelOwner:
         self._attempt += 1
         if self._fresh:
             self._candidate += 1
+        # An attempt that fails leaves nothing prepared, and the weights may change after it.
+        self._open, self._fresh = None, True
         result, payloads = self._core.prepare(
             run=self.run,
             attempt=self._attempt,
@@ -230,7 +232,11 @@ class ModelOwner:
         self._core.clear_storages()
 
     def abort(self) -> None:
-        """The prepared attempt won't be committed; the weights may change again."""
+        """The prepared attempt won't be committed; the weights may change again.
+
+        Where receivers may have applied some of it, the next attempt has to be dense, unless it's
+        about the same weights and in mode "overwrite".
+        """
         self._core.drop_attempt()
         self._core.clear_storages()
         self._open, self._fresh = None, True
@@ -288,7 +294,7 @@ def _watch_steps(owner: ModelOwner) -> Callable[[], None]:
         if watched is None or watched.open_refit is None:
             return
         stepped = {id(one) for group in optimizer.param_groups for one in group["params"]}
-        if stepped & watched.source.parameters():
+        if stepped & watched.source.identities():
             refit = watched.open_refit
             raise OpenRefit(
                 f"the refit to version {refit.target_version} is open: commit or abort it before "

@@ -44,10 +44,14 @@ class Placement:
 
 @dataclass(frozen=True)
 class Shards:
-    """What one rank holds of a tensor: for each dimension the indices, as ascending runs."""
+    """What one rank holds of a tensor: for each dimension the indices, as ascending runs.
+
+    `held` is False for a rank outside the tensor's mesh, whatever the runs say.
+    """
 
     shape: tuple[int, ...]
     runs: tuple[tuple[Run, ...], ...]
+    held: bool = True
 
     @property
     def local_shape(self) -> tuple[int, ...]:
@@ -57,12 +61,12 @@ class Shards:
     @property
     def whole(self) -> bool:
         """Whether the rank holds all of the tensor."""
-        return self.local_shape == self.shape
+        return self.held and self.local_shape == self.shape
 
     @property
     def empty(self) -> bool:
         """Whether it holds none of a tensor that has elements, or the tensor has none."""
-        return 0 in self.local_shape
+        return not self.held or 0 in self.local_shape
 
     def describe(self) -> str:
         """The shard as a subscript, e.g. "[64:128, :]": the same on ranks that hold the same."""

@@ -158,8 +158,7 @@ def source_shards(name: str, tensor: torch.Tensor) -> Shards:
     mesh = tensor.device_mesh
     coordinate = mesh.get_coordinate()
     if coordinate is None:
-        # The rank isn't in the tensor's mesh.
-        return Shards(tuple(tensor.shape), tuple(() for _ in tensor.shape))
+        return Shards(tuple(tensor.shape), tuple(() for _ in tensor.shape), held=False)
     placements = [_placement(name, one) for one in tensor.placements]
     shards = shards_of(tuple(tensor.shape), placements, tuple(mesh.shape), coordinate)
     local = tuple(tensor._local_tensor.shape)
@@ -242,6 +241,7 @@ class SourceModel:
         self.canonical: list[tuple[str, str, tuple[int, ...]]] = []
         self._index: dict[str, int] = {}
         self._tasks: list[_Task] = []
+        self._found: set[int] = set()
         for name, tensor in tensors.items():
             self._add(name, tensor, tuple(conversion[name]))
 
@@ -291,14 +291,16 @@ class SourceModel:
         tensors = [(name, dtype, list(shape)) for name, dtype, shape in self.canonical]
         return _core.encode_declaration(rank, ranks, tensors, tasks)
 
-    def parameters(self) -> set[int]:
-        """The identities of the model's parameters as they are now."""
-        return {id(parameter) for parameter in self.model.parameters()}
+    def identities(self) -> set[int]:
+        """Of the tensors that `storages` found last, and of the model's parameters as they are now:
+        what an optimizer of the model has."""
+        return self._found | {id(parameter) for parameter in self.model.parameters()}
 
     def storages(self) -> list[torch.Tensor]:
         """The memory of this rank's tensors, looked up now: what was offloaded, resized or
         replaced is found where it is. Raises `Mismatch` naming a tensor that became another."""
         tensors = state_tensors(self.model)
+        self._found = {id(tensor) for tensor in tensors.values()}
         storages = []
         for task in self._tasks:
             tensor = tensors.get(task.source)
