@@ -72,16 +72,21 @@ def main():
             device="meta",
         )
         model = ranks.build(arguments.rank)
-        stages = [("targets", time.perf_counter())]
+        stages = [("targets", time.perf_counter(), time.process_time())]
+
+        def begin(stage):
+            stages.append((stage, time.perf_counter(), time.process_time()))
+
         with ranks.turn(arguments.rank):
             classes = trace_geometry(
                 model, tensors, never_loaded=NEVER_LOADED, batch_entries_max=arguments.batch,
-                stage=lambda stage: stages.append((stage, time.perf_counter())),
+                stage=begin,
             )
-        stages.append(("end", time.perf_counter()))
-    for (stage, begin), (_, end) in zip(stages, stages[1:]):
+        begin("end")
+    for (stage, wall, processor), (_, wall_end, processor_end) in zip(stages, stages[1:]):
         passes = " (two passes)" if stage == "trace" else ""
-        print(f"{stage:10} {end - begin:7.2f} s{passes}")
+        busy = f"{processor_end - processor:.2f} s of the processor"
+        print(f"{stage:10} {wall_end - wall:7.2f} s, {busy}{passes}")
     paths = Counter(one.path for one in classes.values())
     print(f"{len(classes)} names: " + ", ".join(f"{n} {path}" for path, n in sorted(paths.items())))
     print(f"{sum(one.bytes for one in classes.values()) / 1e9:.2f} GB of parameters on this rank")
