@@ -152,6 +152,19 @@ PreparedRecord record_of(const OwnerResult& result) {
   return record;
 }
 
+// While one lives no other call may begin: the GIL is free meanwhile, and a progress callback, a
+// signal's handler or another thread may come back to the same owner. REQUIRES: the GIL is held.
+class Busy {
+ public:
+  explicit Busy(bool* busy) : busy_(busy) { *busy_ = true; }
+  ~Busy() { *busy_ = false; }
+  Busy(const Busy&) = delete;
+  Busy& operator=(const Busy&) = delete;
+
+ private:
+  bool* busy_;
+};
+
 class PythonOwner {
  public:
   PythonOwner(const std::vector<nb::bytes>& declarations, std::uint32_t rank, unsigned threads,
@@ -169,17 +182,32 @@ class PythonOwner {
     if (rank < spans.size()) {
       const RankDeclaration own = take(decode_declaration(spans[rank]));
       memory_ = std::make_unique<HostStorages>(own.tasks.size());
-      for (const DeclaredTask& task : own.tasks) names_.push_back(task.name);
+      for (const DeclaredTask& task : own.tasks) {
+        names_.push_back(task.name);
+        dtypes_.push_back(task.dtype);
+      }
     } else {
       raise(invalid("rank " + std::to_string(rank) + " of " + std::to_string(spans.size()) +
                     " declarations"));
     }
-    owner_ = take(EmbeddedOwner::create(spans, rank, *memory_, std::move(options)));
+    owner_ = run_blocking<std::unique_ptr<EmbeddedOwner>>([&](const Blocking&) {
+      return EmbeddedOwner::create(spans, rank, *memory_, std::move(options));
+    });
   }
+  // Threads of the process that made it are not there to be joined in another.
+  ~PythonOwner() {
+    if (bound_.here()) return;
+    static_cast<void>(owner_.release());
+    static_cast<void>(memory_.release());
+  }
+  PythonOwner(const PythonOwner&) = delete;
+  PythonOwner& operator=(const PythonOwner&) = delete;
 
   EmbeddedOwner& checked() const {
     bound_.check("the owner");
-    return *owner_;
+    if (!busy_) return *owner_;
+    PyErr_SetString(PyExc_RuntimeError, "another call of the owner is under way");
+    throw nb::python_error();
   }
 
   void set_storages(const nb::sequence& arrays) {
@@ -189,16 +217,25 @@ class PythonOwner {
       raise(invalid(std::to_string(count) + " storages for " + std::to_string(names_.size()) +
                     " tasks"));
     }
-    clear_storages();
+    std::vector<Array> given;
     for (std::size_t i = 0; i < count; ++i) {
       Array array = array_of(arrays[i], names_[i]);
       if (!array.contiguous()) raise(invalid("storage \"" + names_[i] + "\" is not contiguous"));
-      memory_->set(i, array.span());
-      held_.push_back(std::move(array.owner));
+      if (array.dtype != Dtype::kU8 && array.dtype != dtypes_[i]) {
+        raise(invalid("storage \"" + names_[i] + "\" is " + std::string(dtype_name(array.dtype)) +
+                      "; " + std::string(dtype_name(dtypes_[i])) + " was declared"));
+      }
+      given.push_back(std::move(array));
+    }
+    clear_storages();
+    for (std::size_t i = 0; i < count; ++i) {
+      memory_->set(i, given[i].span());
+      held_.push_back(std::move(given[i].owner));
     }
   }
 
   void clear_storages() {
+    checked();
     memory_->clear();
     held_.clear();
   }
@@ -232,6 +269,7 @@ class PythonOwner {
                                         "need"));
     }
     EmbeddedOwner& owner = checked();
+    const Busy busy(&busy_);
     Collected sink;
     const auto result = run_blocking<OwnerResult>(
         [&](const Blocking& call) {
@@ -244,6 +282,7 @@ class PythonOwner {
   nb::tuple restore(const nb::bytes& run, Size attempt, Size version, const nb::object& progress) {
     EmbeddedOwner& owner = checked();
     const RunId id = run_of(run);
+    const Busy busy(&busy_);
     Collected sink;
     const auto result = run_blocking<OwnerResult>(
         [&](const Blocking& call) {
@@ -255,6 +294,7 @@ class PythonOwner {
 
   void initialize(Size version, const nb::object& progress) {
     EmbeddedOwner& owner = checked();
+    const Busy busy(&busy_);
     run_blocking(
         [&](const Blocking& call) -> Status {
           return owner.initialize(version, {call.cancel, call.progress});
@@ -264,6 +304,7 @@ class PythonOwner {
 
   void commit(Size version, const nb::object& progress) {
     EmbeddedOwner& owner = checked();
+    const Busy busy(&busy_);
     run_blocking(
         [&](const Blocking& call) -> Status {
           return owner.commit(version, {call.cancel, call.progress});
@@ -273,6 +314,7 @@ class PythonOwner {
 
   nb::bytes replica_digests(const nb::object& progress) {
     EmbeddedOwner& owner = checked();
+    const Busy busy(&busy_);
     return bytes_of(run_blocking<std::vector<std::uint8_t>>(
         [&](const Blocking& call) {
           return owner.replica_digests({call.cancel, call.progress});
@@ -302,7 +344,9 @@ class PythonOwner {
   }
 
   ProcessBound bound_;
+  bool busy_ = false;               // guarded by the GIL
   std::vector<std::string> names_;  // of the tasks
+  std::vector<Dtype> dtypes_;       // likewise
   std::vector<nb::object> held_;    // what the storages lie in
   std::unique_ptr<HostStorages> memory_;
   std::unique_ptr<EmbeddedOwner> owner_;

@@ -47,7 +47,7 @@ def test_modes_and_numbers() -> None:
     assert refit.result.changed_source_elements == 2
     assert refit.result.entries == 2
     assert sum(len(payload) for payload in refit.payloads) == refit.result.payload_bytes
-    retry = owner.prepare(mode="overwrite")
+    retry = owner.prepare()
     assert retry.result.entries == 2
     assert set(retry.result.encodings) == {"overwrite"}
     owner.commit()

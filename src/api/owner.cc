@@ -95,6 +95,7 @@ struct EmbeddedOwner::State {
   Status make_owner();
   // Begins a call; error kCancelled if it is already to end.
   Status begin(const OwnerCall& next);
+  Status stopped() const;
   void report(const char* now, std::uint64_t bytes);
   Result<Digest> digest_of(const ConversionTask& task);
 
@@ -163,6 +164,10 @@ Status EmbeddedOwner::State::begin(const OwnerCall& next) {
   cancel.reset();
   spans.take();
   if (call.cancel == nullptr || !call.cancel->cancelled()) return {};
+  return stopped();
+}
+
+Status EmbeddedOwner::State::stopped() const {
   return {Code::kCancelled, "owner " + std::to_string(rank) + " was asked to stop"};
 }
 
@@ -181,6 +186,7 @@ Result<Digest> EmbeddedOwner::State::digest_of(const ConversionTask& task) {
   std::vector<Digest> leaves;
   Bytes leaf;
   for (std::uint64_t first = 0; first < words; first += kDigestLeafBytes / width) {
+    if (call.cancel != nullptr && call.cancel->cancelled()) return stopped();
     const std::uint64_t count = std::min<std::uint64_t>(words - first, kDigestLeafBytes / width);
     leaf.resize(static_cast<std::size_t>(count) * width);
     DCR_TRY(read_range(memory, task.view, first, leaf));

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "api/owner_tasks.h"
+#include "base/assert.h"
 #include "base/bytes.h"
 #include "base/limits.h"
 #include "dcr/owner.h"
@@ -31,6 +32,7 @@ class DeclarationWriter {
     out_.varint(declaration.tasks.size());
     for (const DeclaredTask& task : declaration.tasks) {
       head(task.name, task.dtype, task.sizes);
+      DCR_ASSERT(task.strides.size() == task.sizes.size());
       for (const std::uint64_t stride : task.strides) out_.varint(stride);
       out_.varint(task.parts.size());
       for (const DeclaredPart& one : task.parts) part(one);

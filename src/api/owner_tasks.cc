@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/limits.h"
 #include "layout/owner_plan.h"
 #include "tensor/text.h"
 #include "tensor/view.h"
@@ -57,7 +58,19 @@ Result<Catalogue> agree_on_catalogue(std::span<const RankDeclaration> declaratio
                     tensor.name);
     }
   }
-  return Catalogue::make(std::move(tensors));
+  Result<Catalogue> catalogue = Catalogue::make(std::move(tensors));
+  if (!catalogue.ok()) return catalogue;
+  std::uint64_t words = 0;
+  for (const CanonicalTensor& tensor : catalogue->tensors()) {
+    if (tensor.words > kDeclaredWordsMax - words) {
+      return Status(Code::kTooLarge,
+                    "tensor " + quoted_name(tensor.name) + ": with it the tensors have more than " +
+                        std::to_string(kDeclaredWordsMax) + " words",
+                    tensor.name);
+    }
+    words += tensor.words;
+  }
+  return catalogue;
 }
 
 using Replicas = std::map<std::string_view, std::vector<std::uint32_t>>;

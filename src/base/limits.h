@@ -45,6 +45,8 @@ inline constexpr std::uint64_t kControlBodyBytesMax = 16 * kMiB;
 // A rank's declaration of what it holds.
 inline constexpr std::uint64_t kDeclarationBytesMax = 512 * kMiB;
 inline constexpr std::uint64_t kDeclaredRanksMax = 65'536;
+// Of all canonical tensors together, since what ranks plan grows with their words: 35 TB of BF16.
+inline constexpr std::uint64_t kDeclaredWordsMax = std::uint64_t{1} << 44;
 inline constexpr std::uint64_t kPartsPerTaskMax = std::uint64_t{1} << 16;
 
 // Delta files.

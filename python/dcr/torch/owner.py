@@ -131,6 +131,7 @@ class ModelOwner:
         self._attempt = 0
         self._candidate = 0
         self._fresh = True  # the next prepare is about weights that no attempt has seen
+        self._written = False  # receivers may hold other weights than any version's
         self._open: PreparedRefit | None = None
         self._steps = _watch_steps(self)
         self._set_storages()
@@ -186,23 +187,29 @@ class ModelOwner:
         self,
         target_version: int | None = None,
         *,
-        mode: Mode = "mixed",
+        mode: Mode | None = None,
         encoding: EncodingName | None = None,
         needs: Sequence[str] = (),
     ) -> PreparedRefit:
         """Makes the payloads that bring receivers from the committed version to the next.
 
-        `mode`: "mixed", "overwrite" (new bits only: a retry) or "dense" (everything). `encoding`:
-        of a mixed attempt; by default what is smaller. `needs`: of each of `tensors` what receivers
-        ask for: "any", "overwrite", "dense" or "skip". May be called again before a commit, for a
-        retry of the same weights.
+        `mode`: "mixed", "overwrite" (new bits only) or "dense" (everything). By default what is
+        exact on receivers that may have applied any part of what was prepared since the last
+        commit: mixed; overwrite when it is called again for the same weights; dense after an
+        `abort`. `encoding`: of a mixed attempt; by default what is smaller. `needs`: of each of
+        `tensors` what receivers ask for: "any", "overwrite", "dense" or "skip".
         """
+        if mode is None:
+            mode = "dense" if self._written else "overwrite" if self._open else "mixed"
         target = self._version + 1 if target_version is None else target_version
         self._set_storages()
         self._attempt += 1
         if self._fresh:
             self._candidate += 1
-        # An attempt that fails leaves nothing prepared, and the weights may change after it.
+        # An attempt that fails leaves nothing prepared, and the weights may change after it; what
+        # it was to repeat may have been applied.
+        written = self._written
+        self._written = written or self._open is not None
         self._open, self._fresh = None, True
         result, payloads = self._core.prepare(
             run=self.run,
@@ -215,7 +222,7 @@ class ModelOwner:
             needs=needs,
             progress=self._progress,
         )
-        self._fresh = False
+        self._fresh, self._written = False, written
         self._open = PreparedRefit(self._version, target, payloads, result)
         return self._open
 
@@ -224,21 +231,22 @@ class ModelOwner:
         if self._open is None:
             raise InvalidArgument("there is no prepared refit to commit")
         target = self._open.target_version
-        self._set_storages()
         # The version is the receivers' now, whatever becomes of this owner's baseline.
-        self._open, self._fresh = None, True
+        self._open, self._fresh, self._written = None, True, False
         self._version = target
+        self._set_storages()
         self._core.commit(target, progress=self._progress)
         self._core.clear_storages()
 
-    def abort(self) -> None:
+    def abort(self, *, applied: bool = True) -> None:
         """The prepared attempt won't be committed; the weights may change again.
 
-        Where receivers may have applied some of it, the next attempt has to be dense, unless it's
-        about the same weights and in mode "overwrite".
+        `applied=False` says that no receiver has applied any of it. Else the next attempt sends
+        everything, since receivers may hold words that only this one changed.
         """
         self._core.drop_attempt()
         self._core.clear_storages()
+        self._written = self._written or (applied and self._open is not None)
         self._open, self._fresh = None, True
 
     def restore(self) -> PreparedRefit:

@@ -190,7 +190,7 @@ def _placement(name: str, placement: object) -> Placement:
     )
 
 
-def storage_bytes(tensor: torch.Tensor) -> torch.Tensor:
+def storage_bytes(name: str, tensor: torch.Tensor) -> torch.Tensor:
     """The memory from a tensor's first element to its last, as bytes."""
     local = local_tensor(tensor)
     last = sum(
@@ -199,9 +199,16 @@ def storage_bytes(tensor: torch.Tensor) -> torch.Tensor:
     words = 0 if local.numel() == 0 else last + 1
     memory = torch.empty(0, dtype=torch.uint8)
     width = local.element_size()
-    return memory.set_(
-        local.untyped_storage(), local.storage_offset() * width, (words * width,), (1,)
-    )
+    storage = local.untyped_storage()
+    begin = local.storage_offset() * width
+    # set_() would make a storage longer that is too short, and what it gets is noise.
+    if begin + words * width > storage.nbytes():
+        raise Mismatch(
+            f"{name}: its storage has {storage.nbytes()} bytes, its elements end at byte "
+            f"{begin + words * width}; bring it back before a refit",
+            name,
+        )
+    return memory.set_(storage, begin, (words * width,), (1,))
 
 
 @dataclass(frozen=True)
@@ -319,6 +326,6 @@ class SourceModel:
                     f"{task.source} is on {local.device}: this owner reads host memory only",
                     task.source,
                 )
-            storages.append(storage_bytes(tensor))
+            storages.append(storage_bytes(task.source, tensor))
         return storages
 
