@@ -86,8 +86,9 @@ struct RankDeclaration {
 Result<std::vector<DeclaredPart>> parts_of_shard(std::span<const DeclaredBox> shard,
                                                  std::span<const DeclaredPart> whole);
 
-// For the way to other ranks. REQUIRES of tasks: a stride for each size. decode reads what came from anywhere: kCorrupt, kTooLarge,
-// kUnsupported (a dtype or format version that this build does not know).
+// For the way to other ranks. REQUIRES of tasks: a stride for each size. decode reads what came
+// from anywhere: kCorrupt, kTooLarge, kUnsupported (a dtype or format version that this build does
+// not know).
 std::vector<std::uint8_t> encode_declaration(const RankDeclaration& declaration);
 Result<RankDeclaration> decode_declaration(std::span<const std::uint8_t> bytes);
 
@@ -197,9 +198,9 @@ class EmbeddedOwner {
   std::optional<std::uint64_t> baseline_version() const;
 
   // Sends what makes `target_version` of `base_version`, as payloads 0, 1, 2, …; without a baseline
-  // of base_version, everything. kInvalidArgument: the attempt itself is wrong, and what was prepared
-  // before it stays. On any other error nothing is prepared; kMismatch naming a tensor: the weights
-  // of a candidate changed, and the baseline is void.
+  // of base_version, everything. kInvalidArgument: the attempt itself is wrong, and what was
+  // prepared before it stays. On any other error nothing is prepared; kMismatch naming a tensor:
+  // the weights of a candidate changed, and the baseline is void.
   Result<OwnerResult> prepare(const OwnerAttempt& attempt, PayloadSink& sink,
                               const OwnerCall& call = {});
   // After the transition was committed: what was prepared becomes the baseline. May be repeated.
