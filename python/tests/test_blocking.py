@@ -6,13 +6,22 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import dcr
 import numpy as np
 import pytest
+
+
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """Whatever starts the tests may ignore SIGINT, as shells do for what runs in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
 
 def long_state() -> dict[str, Any]:
     """Tensors that take a minute to read and no memory: all are the same zeros."""
@@ -77,7 +86,9 @@ def test_ctrl_c_leaves_arrays_as_they_are(tmp_path: Path) -> None:
 
 def test_a_process_ends_by_ctrl_c() -> None:
     code = (
+        "import signal\n"
         "import numpy as np, dcr\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "zeros = np.zeros(1 << 28, np.uint8)\n"
         "state = {str(n): zeros for n in range(800)}\n"
         "print('ready', flush=True)\n"

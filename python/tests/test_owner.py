@@ -97,7 +97,8 @@ def test_a_prepare_that_fails_leaves_nothing_open() -> None:
     assert owner.open_refit is None
     with torch.no_grad():
         model.turned += 1
-    assert owner.prepare().result.mode == "mixed"
+    # What was prepared first may have been applied.
+    assert owner.prepare().result.mode == "dense"
 
 
 def test_replaced_storage_is_found() -> None:
