@@ -98,6 +98,8 @@ struct EmbeddedOwner::State {
   Status stopped() const;
   void report(const char* now, std::uint64_t bytes);
   Result<Digest> digest_of(const ConversionTask& task);
+  // What this call sent.
+  OwnerResult result_of(const PipelineResult& sent, AttemptMode mode);
 
   const std::uint32_t rank;
   SourceMemory& memory;
@@ -193,6 +195,17 @@ Result<Digest> EmbeddedOwner::State::digest_of(const ConversionTask& task) {
     leaves.push_back(xxh3(leaf));
   }
   return combine_leaves(leaves);
+}
+
+OwnerResult EmbeddedOwner::State::result_of(const PipelineResult& sent, AttemptMode mode) {
+  OwnerResult result;
+  result.mode = mode;
+  result.payloads = sent.payloads;
+  result.payload_bytes = sent.payload_bytes;
+  result.items = sent.items;
+  std::ranges::copy(sent.items_by_encoding, result.items_by_encoding.begin());
+  result.stages = stages_of(spans.take());
+  return result;
 }
 
 EmbeddedOwner::EmbeddedOwner(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -306,16 +319,10 @@ Result<OwnerResult> EmbeddedOwner::prepare(const OwnerAttempt& attempt, PayloadS
   PayloadSink* const sinks[] = {&sink};
   DCR_ASSIGN(const std::vector<PrepareResult> prepared, state_->group->prepare(inner, sinks));
   const PrepareResult& of = prepared.front();
-  OwnerResult result;
-  result.mode = of.mode;
-  result.payloads = of.pipeline.payloads;
-  result.payload_bytes = of.pipeline.payload_bytes;
-  result.items = of.pipeline.items;
-  std::ranges::copy(of.pipeline.items_by_encoding, result.items_by_encoding.begin());
+  OwnerResult result = state_->result_of(of.pipeline, of.mode);
   result.entries = of.pipeline.changed;
   result.changed_source_elements = of.changed_source_elements;
   result.changed_canonical_words = of.changed_projected_words;
-  result.stages = stages_of(state_->spans.take());
   return result;
 }
 
@@ -333,14 +340,7 @@ Result<OwnerResult> EmbeddedOwner::restore(const RunId& run, std::uint64_t attem
   PayloadSink* const sinks[] = {&sink};
   DCR_ASSIGN(const std::vector<PipelineResult> sent,
              state_->group->restore({run, attempt, version}, sinks));
-  OwnerResult result;
-  result.mode = AttemptMode::kDense;
-  result.payloads = sent.front().payloads;
-  result.payload_bytes = sent.front().payload_bytes;
-  result.items = sent.front().items;
-  std::ranges::copy(sent.front().items_by_encoding, result.items_by_encoding.begin());
-  result.stages = stages_of(state_->spans.take());
-  return result;
+  return state_->result_of(sent.front(), AttemptMode::kDense);
 }
 
 }  // namespace dcr

@@ -75,8 +75,8 @@ Result<Catalogue> agree_on_catalogue(std::span<const RankDeclaration> declaratio
 
 using Replicas = std::map<std::string_view, std::vector<std::uint32_t>>;
 
-Result<std::vector<ConversionTask>> tasks_of(const RankDeclaration& declaration,
-                                             const Catalogue& catalogue, const Replicas& replicas) {
+std::vector<ConversionTask> tasks_of(const RankDeclaration& declaration, const Catalogue& catalogue,
+                                     const Replicas& replicas) {
   std::vector<ConversionTask> tasks;
   tasks.reserve(declaration.tasks.size());
   for (const DeclaredTask& declared : declaration.tasks) {
@@ -91,14 +91,18 @@ Result<std::vector<ConversionTask>> tasks_of(const RankDeclaration& declaration,
       task.placement.push_back({static_cast<std::uint32_t>(tensor), box_of(part.box)});
     }
     task.replicas = replicas.at(declared.name);
-    for (std::size_t i = 1; i < task.replicas.size(); ++i) {
-      if (task.replicas[i] != task.replicas[i - 1]) continue;
-      return Status(Code::kInvalidArgument, "task " + quoted_name(task.name) + ": rank " +
-                                                std::to_string(task.replicas[i]) +
-                                                " declares it twice");
-    }
   }
   return tasks;
+}
+
+Status check_declared_once(const Replicas& replicas) {
+  for (const auto& [name, ranks] : replicas) {
+    const auto twice = std::ranges::adjacent_find(ranks);
+    if (twice == ranks.end()) continue;
+    return {Code::kInvalidArgument, "task " + quoted_name(std::string(name)) + ": rank " +
+                                        std::to_string(*twice) + " declares it twice"};
+  }
+  return {};
 }
 
 }  // namespace
@@ -119,10 +123,9 @@ Result<AgreedTasks> agree_on_tasks(std::span<const RankDeclaration> declarations
   }
   AgreedTasks agreed;
   DCR_ASSIGN(agreed.catalogue, agree_on_catalogue(declarations));
+  DCR_TRY(check_declared_once(replicas));
   for (const RankDeclaration& declaration : declarations) {
-    DCR_ASSIGN(std::vector<ConversionTask> tasks,
-               tasks_of(declaration, agreed.catalogue, replicas));
-    agreed.tasks.push_back(std::move(tasks));
+    agreed.tasks.push_back(tasks_of(declaration, agreed.catalogue, replicas));
   }
   DCR_TRY(check_tasks(agreed.catalogue, agreed.tasks));
   return agreed;

@@ -279,11 +279,7 @@ Status DeviceTargetMemory::write(const TensorView& view, std::span<const std::ui
 
 Result<std::uint64_t> DeviceTargetMemory::allocate(std::uint64_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (bytes > options_.scratch_bytes_max || scratch_bytes_ > options_.scratch_bytes_max - bytes) {
-    return Status(Code::kTooLarge, "scratch of " + std::to_string(bytes) + " bytes beside the " +
-                                       std::to_string(scratch_bytes_) + " in use is above the " +
-                                       "limit of " + std::to_string(options_.scratch_bytes_max));
-  }
+  DCR_TRY(check_scratch(bytes, scratch_bytes_, options_.scratch_bytes_max));
   DCR_ASSIGN(void* const memory, device_.allocate(bytes));
   const Status zeroed = device_.zero(memory, bytes);
   if (!zeroed.ok()) {

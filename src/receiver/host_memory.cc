@@ -250,11 +250,7 @@ Status HostMemory::write(const TensorView& view, std::span<const std::uint8_t> i
 
 Result<std::uint64_t> HostMemory::allocate(std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
-  if (bytes > scratch_bytes_max_ || scratch_bytes_ > scratch_bytes_max_ - bytes) {
-    return Status(Code::kTooLarge, "scratch of " + std::to_string(bytes) + " bytes beside the " +
-                                       std::to_string(scratch_bytes_) + " in use is above the " +
-                                       "limit of " + std::to_string(scratch_bytes_max_));
-  }
+  DCR_TRY(check_scratch(bytes, scratch_bytes_, scratch_bytes_max_));
   Storage storage;
   storage.owned = std::make_unique<std::uint8_t[]>(static_cast<std::size_t>(bytes));
   storage.bytes = {storage.owned.get(), static_cast<std::size_t>(bytes)};

@@ -82,4 +82,11 @@ Status check_view(const TensorView& view, std::uint64_t storage_bytes, std::uint
   return Status(Code::kInvalidArgument, name + " has another size than its buffer");
 }
 
+Status check_scratch(std::uint64_t bytes, std::uint64_t in_use, std::uint64_t limit) {
+  if (in_use <= limit && bytes <= limit - in_use) return {};
+  return {Code::kTooLarge, "scratch of " + std::to_string(bytes) + " bytes beside the " +
+                               std::to_string(in_use) + " in use is above the limit of " +
+                               std::to_string(limit)};
+}
+
 }  // namespace dcr

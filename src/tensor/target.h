@@ -30,4 +30,7 @@ bool view_fits(const TensorView& view, std::uint64_t storage_bytes);
 // That a view lies in its storage and a buffer has its size. Error: kInvalidArgument.
 Status check_view(const TensorView& view, std::uint64_t storage_bytes, std::uint64_t buffer_bytes);
 
+// That scratch of `bytes` may be added to what is in use. Error: kTooLarge.
+Status check_scratch(std::uint64_t bytes, std::uint64_t in_use, std::uint64_t limit);
+
 }  // namespace dcr
