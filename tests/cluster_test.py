@@ -60,7 +60,9 @@ class ClusterHarness(DcrTest):
             self.tensors.append(tensors)
             tensors = step(self.rng, tensors)
 
-    def local(self, versions, *options):
+    def local(self, versions, *options, reads=True):
+        """`reads`: engines must have read their weights, which a short run over large ones need
+        not leave them the time for."""
         arguments = ["local", "--from", versions[0]]
         for version in versions[1:]:
             arguments += ["--to", version]
@@ -77,7 +79,8 @@ class ClusterHarness(DcrTest):
         self.assertEqual(told["refits"], len(versions) - 1)
         self.assertGreater(told["bytes_compared"], 0)
         self.assertEqual(told["bytes_differing"], 0)
-        self.assertGreater(told["reads"], 0)
+        if reads:
+            self.assertGreater(told["reads"], 0)
         self.assertEqual(told["reads_different"], 0)
         self.assertEqual(told["not_reached"], [])
         return told
