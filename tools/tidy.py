@@ -203,6 +203,7 @@ TESTED_BY = {
     "src/run/owner_process.cc": ("tests/cluster_test.py", "run whole"),
     "src/run/owner_work.cc": ("tests/cluster_test.py", "a cluster's parts"),
     "src/run/process_context.cc": ("tests/cluster_test.py", "a cluster's parts"),
+    "src/run/receiver_host.cc": ("tests/cluster_test.py", "a cluster's parts"),
     "src/run/receiver_work.cc": ("tests/cluster_test.py", "a cluster's parts"),
     "src/run/run_model.cc": ("tests/cluster_test.py", "a cluster's parts"),
     "src/run/serving_model.cc": ("tests/cluster_test.py", "a cluster's parts"),

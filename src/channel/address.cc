@@ -10,6 +10,7 @@ namespace dcr {
 namespace {
 
 constexpr std::string_view kScheme = "tcp://";
+constexpr std::string_view kLocalScheme = "ipc://";
 
 struct Parsed {
   bool everywhere = false;  // the host stands for all of a machine's addresses
@@ -49,6 +50,23 @@ std::optional<Parsed> parse(std::string_view text) {
   return parsed;
 }
 
+// An absolute path of plain letters: what is the same to every library that reads it.
+Status check_local(std::string_view address) {
+  const std::string_view path = address.substr(kLocalScheme.size());
+  if (path.size() > kSocketPathBytesMax) {
+    return {Code::kInvalidArgument,
+            "the path of a socket has at most " + std::to_string(kSocketPathBytesMax) +
+                " bytes, and \"" + std::string(path.substr(0, kSocketPathBytesMax)) + "…\" has " +
+                std::to_string(path.size()) + ": use a folder with a shorter name"};
+  }
+  const bool plain = std::all_of(path.begin(), path.end(), [](char letter) {
+    return letter > ' ' && letter < 0x7f && letter != '*' && letter != '@';
+  });
+  if (path.size() > 1 && path.front() == '/' && plain) return {};
+  return {Code::kInvalidArgument,
+          "\"" + std::string(address) + "\" is no address: it is written as ipc:///run/owner-0"};
+}
+
 Status malformed(std::string_view address, const char* example) {
   return {Code::kInvalidArgument, "\"" + std::string(address.substr(0, kAddressBytesMax)) +
                                       "\" is no address: it is written as " + example +
@@ -58,12 +76,14 @@ Status malformed(std::string_view address, const char* example) {
 }  // namespace
 
 Status check_address(std::string_view address) {
+  if (address.starts_with(kLocalScheme)) return check_local(address);
   const std::optional<Parsed> parsed = parse(address);
   if (parsed && !parsed->everywhere && parsed->port != 0) return {};
   return malformed(address, "tcp://10.0.0.1:4711 or tcp://[fd00::1]:4711");
 }
 
 Status check_listen_address(std::string_view address) {
+  if (address.starts_with(kLocalScheme)) return check_local(address);
   if (parse(address)) return {};
   return malformed(address, "tcp://10.0.0.1:0 or tcp://[fd00::1]:0");
 }

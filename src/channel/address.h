@@ -1,6 +1,7 @@
 // Addresses of endpoints, as membership records and configurations have them: "tcp://HOST:PORT"
 // with a numeric HOST, 10.0.0.1 or [fd00::1]. No names: looking one up would hold up all other
-// peers.
+// peers. Or "ipc:///PATH", a socket in this machine's file system, which whoever may not open the
+// folder cannot reach.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,8 @@
 namespace dcr {
 
 inline constexpr std::uint64_t kAddressBytesMax = 64;
+// Of a socket in the file system (sockaddr_un).
+inline constexpr std::uint64_t kSocketPathBytesMax = 107;
 
 // An address to connect to: of one machine, with a port. Error: kInvalidArgument.
 Status check_address(std::string_view address);

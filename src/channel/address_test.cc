@@ -19,6 +19,17 @@ TEST(Address, OfOneMachineWithAPort) {
   }
 }
 
+TEST(Address, ASocketInTheFileSystem) {
+  const std::string longest = "ipc:///" + std::string(kSocketPathBytesMax - 1, 'x');
+  for (const std::string& good : {std::string("ipc:///run/dcr/owner-0.socket"), longest}) {
+    EXPECT_TRUE(check_address(good).ok()) << good;
+    EXPECT_TRUE(check_listen_address(good).ok()) << good;
+  }
+  EXPECT_EQ(check_listen_address(longest + "x").message(),
+            "the path of a socket has at most 107 bytes, and \"/" + std::string(106, 'x') +
+                "…\" has 108: use a folder with a shorter name");
+}
+
 TEST(Address, AnythingElseIsRefused) {
   for (const std::string bad : {"",
                                 "tcp://",
@@ -42,7 +53,12 @@ TEST(Address, AnythingElseIsRefused) {
                                 "tcp://::1:80",
                                 "tcp://[::1:80",
                                 "tcp://[]:80",
-                                "ipc:///tmp/x",
+                                "ipc://",
+                                "ipc://x",
+                                "ipc:///",
+                                "ipc://*",
+                                "ipc://@x",
+                                "ipc:///tmp/a b",
                                 "inproc://x",
                                 "udp://127.0.0.1:80",
                                 "tcp://10.0.0.1:1;10.0.0.2:2",

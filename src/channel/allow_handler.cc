@@ -33,9 +33,9 @@ std::string printable_address(const Bytes& bytes) {
 
 }  // namespace
 
-KeyAnswer answer_key_question(const std::vector<Bytes>& question, const AllowList& peers) {
+KeyAnswer answer_key_question(const std::vector<Bytes>& question, const PeerKeys& peers) {
   KeyAnswer answer;
-  const std::string* name = nullptr;
+  std::optional<std::string> name;
   if (question.size() == kFrames && text_of(question[kVersionAt]) == kVersion &&
       text_of(question[kDomainAt]) == kKeyDomain && text_of(question[kMechanismAt]) == kMechanism &&
       question[kKeyAt].size() == kKeyBytes) {
@@ -45,7 +45,7 @@ KeyAnswer answer_key_question(const std::vector<Bytes>& question, const AllowLis
     answer.address = printable_address(question[kAddressAt]);
     name = peers.name_of(key);
   }
-  answer.allowed = name != nullptr;
+  answer.allowed = name.has_value();
   answer.frames = {bytes_of(kVersion),
                    question.size() > kRequestAt ? question[kRequestAt] : Bytes(),
                    bytes_of(answer.allowed ? "200" : "400"),

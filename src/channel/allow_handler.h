@@ -22,6 +22,6 @@ struct KeyAnswer {
 };
 
 // `question`: the request's frames, whatever they hold.
-KeyAnswer answer_key_question(const std::vector<Bytes>& question, const AllowList& peers);
+KeyAnswer answer_key_question(const std::vector<Bytes>& question, const PeerKeys& peers);
 
 }  // namespace dcr

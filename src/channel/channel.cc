@@ -12,12 +12,12 @@ namespace dcr {
 namespace {
 
 Status check_options(const ChannelOptions& options) {
-  DCR_ASSERT(options.clock != nullptr);
+  DCR_ASSERT(options.clock != nullptr && options.peers != nullptr);
   DCR_ASSERT(options.queues.peer_bytes_max >=
              kControlMessageBytesMax + kQueuedMessageOverheadBytes);
   DCR_TRY(check_endpoint_name(options.name));
-  const PublicKey* key = options.peers.key_of(options.name);
-  if (key != nullptr && *key != options.keys.public_key) {
+  const std::optional<PublicKey> key = options.peers->key_of(options.name);
+  if (key && *key != options.keys.public_key) {
     return {Code::kInvalidArgument,
             "the allow-list has another key for " + options.name + " than its key file"};
   }
@@ -54,7 +54,7 @@ const std::string& Channel::address() const { return loop_->address(); }
 
 Status Channel::send(const std::string& address, const Envelope& envelope, ByteSpan body) {
   const std::string& peer = envelope.addressee.name;
-  if (shared_->options.peers.key_of(peer) == nullptr) {
+  if (!shared_->options.peers->key_of(peer)) {
     return {Code::kNotFound, "there is no key of " + peer + " on the allow-list"};
   }
   if (envelope.sender.name != shared_->options.name) {

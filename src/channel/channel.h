@@ -34,9 +34,9 @@ class Executor;
 struct ChannelShared;
 
 struct ChannelOptions {
-  std::string name;  // of this endpoint
-  KeyPair keys;      // of this endpoint; libzmq keeps copies of the secret
-  AllowList peers;
+  std::string name;                          // of this endpoint
+  KeyPair keys;                              // of this endpoint; libzmq keeps copies of the secret
+  std::shared_ptr<const PeerKeys> peers;     // required; who may join may become more
   std::string listen = "tcp://127.0.0.1:0";  // channel/address.h
   // Of what waits to be sent, and of what waits to be received.
   QueueLimits queues{2 * kControlMessageBytesMax + 2 * kQueuedMessageOverheadBytes, 1024,

@@ -155,7 +155,7 @@ TEST_F(ChannelHostileTest, WhoIsOnAnotherListOnlyIsRefused) {
   ChannelOptions given = options("b", &reports);
   given.name = "d";
   given.keys = copy(keys);
-  given.peers = peers_;
+  given.peers = std::make_shared<AllowList>(peers_);
   const auto d = open(std::move(given));
   ASSERT_TRUE(d->send(b_->address(), from_to("d", "b"), {}).ok());
   eventually([&] { return b_->counts().refused_connections == 1; });
@@ -372,8 +372,9 @@ TEST_F(ChannelHostileTest, AFloodLeavesRoomForOthers) {
 TEST_F(ChannelHostileTest, AnImpostorAtAPeersAddressGetsNothing) {
   ChannelOptions impostor = options("c");
   impostor.name = "b";
-  impostor.peers = AllowList();
-  ASSERT_TRUE(impostor.peers.add("a", keys_.at("a").public_key).ok());
+  AllowList only_a;
+  ASSERT_TRUE(only_a.add("a", keys_.at("a").public_key).ok());
+  impostor.peers = std::make_shared<AllowList>(only_a);
   const auto other = open(std::move(impostor));  // has c's key, not b's
   ASSERT_TRUE(a_->send(other->address(), from_to("a", "b", 5), Bytes{1}).ok());
   eventually([&] { return other->counts().refused_connections >= 1; });

@@ -35,7 +35,7 @@ std::string own_address(std::string address) {
 
 Result<std::unique_ptr<ChannelLoop>> ChannelLoop::open(ChannelShared& shared) {
   const ChannelOptions& options = shared.options;
-  DCR_ASSIGN(ZmqContext context, ZmqContext::open(options.peers.size() + kOwnSockets));
+  DCR_ASSIGN(ZmqContext context, ZmqContext::open(options.peers->size() + kOwnSockets));
   // The handler first: nobody may come in while there is none.
   DCR_ASSIGN(ZmqSocket handler, ZmqSocket::handler(context));
   DCR_ASSIGN(ZmqSocket listener, ZmqSocket::listen(context, options.listen, options.keys.secret));
@@ -119,7 +119,7 @@ void ChannelLoop::answer_questions() {
     // What libzmq told of this connection before it asked.
     read_monitor();
     ++questions_;
-    const KeyAnswer answer = answer_key_question(**question, shared_.options.peers);
+    const KeyAnswer answer = answer_key_question(**question, *shared_.options.peers);
     const Status answered = sockets_.handler.send_frames(answer.frames);
     if (!answered.ok()) return shared_.reporter.once("handler", answered);
     if (answer.allowed || answer.key == key_text(own_probe_)) continue;
@@ -266,8 +266,8 @@ ChannelLoop::Connection* ChannelLoop::connection_to(const std::string& peer,
   const auto found = connections_.find(peer);
   if (found != connections_.end() && found->second.address == address) return &found->second;
   if (found != connections_.end()) connections_.erase(found);
-  const PublicKey* key = shared_.options.peers.key_of(peer);
-  DCR_ASSERT(key != nullptr);  // send() looked
+  const std::optional<PublicKey> key = shared_.options.peers->key_of(peer);
+  if (!key) return nullptr;  // it has left since send() looked
   Result<ZmqSocket> socket =
       ZmqSocket::connect(sockets_.context, address, shared_.options.keys, *key);
   if (!socket.ok()) {

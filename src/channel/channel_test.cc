@@ -10,6 +10,7 @@
 
 #include "channel/sockets.h"
 #include "channel/test_channel.h"
+#include "tests/support/temp_directory.h"
 
 namespace dcr {
 namespace {
@@ -139,6 +140,17 @@ TEST_F(ChannelTest, APeerThatRestartsIsFoundAgain) {
   }
 }
 
+TEST_F(ChannelTest, OverSocketsInTheFileSystem) {
+  const TempDirectory directory;
+  ChannelOptions listening = options("b");
+  listening.listen = "ipc://" + directory.at("b.socket");
+  const auto a = open("a");
+  const auto b = open(std::move(listening));
+  EXPECT_EQ(b->address(), "ipc://" + directory.at("b.socket"));
+  ASSERT_TRUE(a->send(b->address(), from_to("a", "b"), Bytes{1, 2}).ok());
+  expect_next(*b, from_to("a", "b"), {1, 2});
+}
+
 TEST_F(ChannelTest, AConnectionThatTookNothingIsMadeAnew) {
   Reports reports, others;
   TestClock clock;
@@ -147,7 +159,7 @@ TEST_F(ChannelTest, AConnectionThatTookNothingIsMadeAnew) {
   const auto a = open(std::move(given));
   // This b does not know a: after its refusal libzmq tries no more.
   ChannelOptions strict = options("b", &others);
-  strict.peers = AllowList();
+  strict.peers = std::make_shared<AllowList>();
   auto b = open(std::move(strict));
   const std::string address = b->address();
   ASSERT_TRUE(a->send(address, from_to("a", "b"), {}).ok());

@@ -94,28 +94,6 @@ Status check_replaceable(FileSystem& files, const std::string& path, bool force)
   return {Code::kExists, path + " exists and its key would be lost: --force replaces it"};
 }
 
-Status write_beside(FileSystem& files, const std::string& path, ByteSpan bytes,
-                    std::uint32_t permissions) {
-  DCR_ASSIGN(const std::unique_ptr<File> file, files.create(path, permissions));
-  DCR_TRY(file->write(0, bytes));
-  return file->sync();
-}
-
-// Puts a file at `path`, complete and synced.
-Status replace_file(FileSystem& files, const std::string& path, ByteSpan bytes,
-                    std::uint32_t permissions) {
-  const std::string beside = path + ".partial";
-  Status left_over = files.remove(beside);  // of a writer that was killed
-  if (!left_over.ok() && left_over.code() != Code::kNotFound) return left_over;
-  Status written = write_beside(files, beside, bytes, permissions);
-  if (written.ok()) written = files.rename(beside, path);
-  if (!written.ok()) {
-    static_cast<void>(files.remove(beside));  // the first error is the one to tell
-    return written;
-  }
-  return files.sync_directory(parent_path(path));
-}
-
 }  // namespace
 
 SecretKey::~SecretKey() { sodium_memzero(bytes_.data(), bytes_.size()); }
@@ -258,14 +236,14 @@ Status AllowList::add(const std::string& name, const PublicKey& key) {
   return {};
 }
 
-const PublicKey* AllowList::key_of(const std::string& name) const {
+std::optional<PublicKey> AllowList::key_of(const std::string& name) const {
   const auto found = keys_.find(name);
-  return found == keys_.end() ? nullptr : &found->second;
+  return found == keys_.end() ? std::nullopt : std::optional(found->second);
 }
 
-const std::string* AllowList::name_of(const PublicKey& key) const {
+std::optional<std::string> AllowList::name_of(const PublicKey& key) const {
   const auto found = names_.find(key);
-  return found == names_.end() ? nullptr : &found->second;
+  return found == names_.end() ? std::nullopt : std::optional(found->second);
 }
 
 std::string allow_list_line(const std::string& name, const PublicKey& key) {

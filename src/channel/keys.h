@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -84,17 +85,27 @@ struct MadeKeys {
 Result<MadeKeys> make_key_files(FileSystem& files, const std::string& directory,
                                 const std::string& name, bool force);
 
-// Who may take part: a name for each key and a key for each name.
-class AllowList {
+// Who may take part, as a channel asks: a name for each key and a key for each name. Thread-safe.
+class PeerKeys {
+ public:
+  virtual ~PeerKeys() = default;
+  // Nothing if there is none.
+  virtual std::optional<PublicKey> key_of(const std::string& name) const = 0;
+  virtual std::optional<std::string> name_of(const PublicKey& key) const = 0;
+  // So many there may be.
+  virtual std::size_t size() const = 0;
+};
+
+// Those that a configuration has. Changed by nobody while a channel uses it.
+class AllowList final : public PeerKeys {
  public:
   // Errors: kInvalidArgument for the name; kExists, the name has a key or the key a name;
   // kTooLarge, kEndpointsMax.
   Status add(const std::string& name, const PublicKey& key);
 
-  // Null if there is none; valid until the list is changed.
-  const PublicKey* key_of(const std::string& name) const;
-  const std::string* name_of(const PublicKey& key) const;
-  std::size_t size() const { return keys_.size(); }
+  std::optional<PublicKey> key_of(const std::string& name) const override;
+  std::optional<std::string> name_of(const PublicKey& key) const override;
+  std::size_t size() const override { return keys_.size(); }
 
  private:
   std::map<std::string, PublicKey> keys_;

@@ -87,7 +87,7 @@ class ChannelTest : public testing::Test {
     ChannelOptions options;
     options.name = name;
     options.keys = copy(keys_.at(name));
-    options.peers = peers_;
+    options.peers = std::make_shared<AllowList>(peers_);
     options.clock = &monotonic_clock();
     if (reports != nullptr) options.report = reports->sink();
     return options;

@@ -100,7 +100,7 @@ class CollectiveRanks {
     options.keys.public_key = keys_[rank].public_key;
     std::copy(keys_[rank].secret.bytes().begin(), keys_[rank].secret.bytes().end(),
               options.keys.secret.writable().begin());
-    options.peers = allowed_;
+    options.peers = std::make_shared<AllowList>(allowed_);
     options.listen = listen;
     options.clock = &monotonic_clock();
     options.report = [](const Status&) {};

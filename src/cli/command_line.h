@@ -38,6 +38,7 @@ enum class Command : std::uint8_t {
 // What the commands of clusters ask for.
 struct RunLine {
   std::string config;                 // all but kLocal: the run's file
+  std::string run_directory;          // in its place
   std::string name;                   // the endpoint that this process is
   std::string path, label;            // kRunRefit: the checkpoint, and what it is called
   bool asynchronous = false;          // kRunRefit, kLocal

@@ -13,6 +13,14 @@ void add_config(CLI::App& command, CommandLine& line) {
   command.add_option("--config", line.run.config, "The run's file")->required()->type_name("FILE");
 }
 
+// The run's file, or a run directory.
+void add_run(CLI::App& command, CommandLine& line) {
+  CLI::Option_group* run = command.add_option_group("Run", "Which run");
+  run->add_option("--config", line.run.config, "The run's file")->type_name("FILE");
+  run->add_option("--run", line.run.run_directory, "The run's directory")->type_name("DIRECTORY");
+  run->require_option(1);
+}
+
 void add_count(CLI::App& command, const char* name, std::uint64_t* count, const char* what) {
   command.add_option(name, *count, what)
       ->type_name("N")
@@ -23,7 +31,11 @@ void add_count(CLI::App& command, const char* name, std::uint64_t* count, const 
 void add_process(CLI::App& app, CommandLine& line, Command kind, const char* name,
                  const char* what) {
   CLI::App* process = app.add_subcommand(name, what);
-  add_config(*process, line);
+  if (kind == Command::kCoordinator || kind == Command::kNode) {
+    add_run(*process, line);
+  } else {
+    add_config(*process, line);
+  }
   process->add_option("--name", line.run.name, "Which of the run's endpoints this is")
       ->required()
       ->type_name("NAME");
@@ -41,7 +53,7 @@ void add_process(CLI::App& app, CommandLine& line, Command kind, const char* nam
 CLI::App* add_operator(CLI::App& app, CommandLine& line, Command kind, const char* name,
                        const char* what) {
   CLI::App* command = app.add_subcommand(name, what);
-  add_config(*command, line);
+  add_run(*command, line);
   command->add_option("--name", line.run.name, "The operator that this is (default operator)")
       ->type_name("NAME");
   add_json(*command, line);

@@ -15,6 +15,7 @@
 #include "run/node_process.h"
 #include "run/operator.h"
 #include "run/owner_process.h"
+#include "run/run_keeper.h"
 #include "runtime/child_process.h"
 #include "runtime/clock.h"
 #include "runtime/event_queue.h"
@@ -85,17 +86,16 @@ Result<std::string> absolute_path(const std::string& path) {
   return join_path(here.data(), path);
 }
 
-// A cluster's file, and what this process has open of its run.
+// A cluster's file or directory, and what this process has open of its run.
 struct Opened {
   RunConfig config;
+  std::unique_ptr<RunDirectory> directory;
+  std::unique_ptr<RunDirectory::Presence> presence;  // of an operator in the directory
   std::unique_ptr<ProcessContext> context;
 };
 
-Result<std::unique_ptr<Opened>> open_run(const CommandLine& line, const CancelToken& cancel,
-                                         const Say& say) {
-  auto opened = std::make_unique<Opened>();
-  DCR_ASSIGN(opened->config, read_run_config(line.run.config));
-  DCR_TRY(create_run(opened->config));
+Result<ProcessOptions> process_options(const CommandLine& line, const CancelToken& cancel,
+                                       const Say& say) {
   ProcessOptions options;
   options.cancel = &cancel;
   options.clock = &monotonic_clock();
@@ -104,6 +104,31 @@ Result<std::unique_ptr<Opened>> open_run(const CommandLine& line, const CancelTo
     if (say) say(endpoint + ": " + text);
   };
   options.span_file = line.run.spans;
+  return options;
+}
+
+// Makes the operator known in a run directory that is there.
+Status enter_directory(const CommandLine& line, Opened* opened) {
+  DCR_ASSIGN(const std::string path, absolute_path(line.run.run_directory));
+  DCR_TRY(posix_file_system().info(join_path(path, "settings.toml"), true).status());
+  DCR_ASSIGN(opened->directory, RunDirectory::open(path));
+  opened->config = opened->directory->config();
+  DCR_ASSIGN(opened->presence, opened->directory->enter(line.run.name, {Role::kCoordinator, true}));
+  return {};
+}
+
+Result<std::unique_ptr<Opened>> open_run(const CommandLine& line, const CancelToken& cancel,
+                                         const Say& say) {
+  auto opened = std::make_unique<Opened>();
+  DCR_ASSIGN(ProcessOptions options, process_options(line, cancel, say));
+  if (!line.run.run_directory.empty()) {
+    DCR_TRY(enter_directory(line, opened.get()));
+    DCR_ASSIGN(opened->context, ProcessContext::open(opened->config, std::move(options),
+                                                     opened->directory->peers()));
+    return opened;
+  }
+  DCR_ASSIGN(opened->config, read_run_config(line.run.config));
+  DCR_TRY(create_run(opened->config));
   DCR_ASSIGN(opened->context, ProcessContext::open(opened->config, std::move(options)));
   return opened;
 }
@@ -122,8 +147,22 @@ Status run_process(const CommandLine& line, ProcessContext& context) {
   }
 }
 
+Status run_in_directory(const CommandLine& line, const CancelToken& cancel, const Say& say) {
+  DCR_ASSIGN(const ProcessOptions options, process_options(line, cancel, say));
+  DCR_ASSIGN(const std::string path, absolute_path(line.run.run_directory));
+  DCR_ASSIGN(const std::unique_ptr<RunDirectory> directory, RunDirectory::open(path));
+  return line.command == Command::kNode
+             ? run_directory_node(*directory, options, line.run.name)
+             : run_directory_coordinator(*directory, options, line.run.name);
+}
+
 // A process of a cluster is asked to end by a signal, which is not a failure.
 Result<Outcome> call_process(const CommandLine& line, const CancelToken& cancel, const Say& say) {
+  if (!line.run.run_directory.empty()) {
+    const Status status = run_in_directory(line, cancel, say);
+    if (!status.ok() && status.code() != Code::kCancelled) return status;
+    return Outcome{};
+  }
   DCR_ASSIGN(const std::unique_ptr<Opened> opened, open_run(line, cancel, say));
   const Status status = run_process(line, *opened->context);
   opened->context->write_spans();

@@ -42,8 +42,10 @@ TEST_F(EndpointLoopTest, NothingReachesALoopThatIsGone) {
   auto context = ProcessContext::open(config, process);
   ASSERT_TRUE(context.ok()) << context.status().message();
   Inboxes inboxes;
-  const std::map<std::string, MailboxPeer> peers = {{"a", {"", {Role::kCoordinator}}},
-                                                    {"c", {"", {Role::kOwner}}}};
+  const auto peers = std::make_shared<ListedPeers>();
+  const auto key = [this](const char* name) { return keys_.at(name).public_key; };
+  ASSERT_TRUE(peers->add("a", {"", {Role::kCoordinator}, key("a")}).ok());
+  ASSERT_TRUE(peers->add("c", {"", {Role::kOwner}, key("c")}).ok());
   const auto ignore = [](const std::string&) {};
   Mailbox coordinator(RunId{7}, "a", peers, open("a"), inboxes, ignore);
   coordinator.set_incarnation(1);

@@ -4,38 +4,31 @@
 #include <atomic>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <utility>
 #include <vector>
 
-#include "channel/descriptors.h"
 #include "protocol/gate.h"
-#include "protocol/receiver.h"
-#include "receiver/decoded_memory.h"
+#include "receiver/base_check.h"
 #include "receiver/needs.h"
 #include "run/engine_reader.h"
 #include "run/mailbox.h"
 #include "run/operator.h"
-#include "run/receiver_work.h"
+#include "run/receiver_host.h"
 #include "run/serving_model.h"
 
 namespace dcr {
 namespace {
 
-using ReceiverLoop = EndpointLoop<ReceiverEndpoint, ReceiverEvent, ReceiverEffect>;
 using GateLoop = EndpointLoop<Gate, GateEvent, GateEffect>;
-
-constexpr std::uint64_t kTakePayloadMs = 200;
 
 // One serving rank of the engine.
 struct Rank {
   std::string name;
   std::unique_ptr<ServingModel> serving;
+  std::unique_ptr<Executor> executor;  // the receiver's
+  std::unique_ptr<Receiver> receiver;
   std::unique_ptr<ReceiverWork> work;
-  std::unique_ptr<Mailbox> mailbox;
-  std::unique_ptr<ReceiverLoop> loop;
-  std::optional<DescriptorListener> listener;
-  ReceiverDetails details;
+  std::unique_ptr<ReceiverHost> host;
 };
 
 class EngineProcess {
@@ -46,6 +39,7 @@ class EngineProcess {
   Status run() {
     DCR_TRY(make_ranks());
     DCR_TRY(prewarm());
+    DCR_TRY(open_hosts());
     std::vector<ServingModel*> serving;
     for (const auto& rank : ranks_) serving.push_back(rank->serving.get());
     reader_ =
@@ -58,7 +52,7 @@ class EngineProcess {
     threads_ = make_executor(threads);
     for (const auto& rank : ranks_) {
       threads_->submit([this, &rank = *rank] { run_receiver(rank); });
-      threads_->submit([this, &rank = *rank] { take_payloads(rank); });
+      threads_->submit([&rank = *rank] { rank.host->take_payloads(); });
     }
     const Status status = run_gate();
     stopping_ = true;
@@ -77,111 +71,84 @@ class EngineProcess {
       rank->name = engine_.receivers[number].name;
       DCR_ASSIGN(rank->serving, ServingModel::make(model_, number));
       DCR_TRY(rank->serving->load(model_, *base));
-      DCR_ASSIGN(rank->work, ReceiverWork::create(context_, model_, *rank->serving, number));
-      DCR_ASSIGN(rank->mailbox, Mailbox::open(context_, rank->name));
-      rank->loop = std::make_unique<ReceiverLoop>(rank->name, loop_parts(), *rank->mailbox);
-      DCR_ASSIGN(DescriptorListener listener,
-                 DescriptorListener::open(payload_socket_path(context_.config(), rank->name)));
-      rank->listener.emplace(std::move(listener));
+      DCR_TRY(make_receiver(*rank, number));
       ranks_.push_back(std::move(rank));
     }
     return {};
   }
 
+  Status make_receiver(Rank& rank, std::uint32_t number) {
+    ReceiverOptions options;
+    options.owners = model_.boxes;
+    options.never_loaded = model_.never_loaded;
+    options.decoded_bytes_max = context_.config().memory_bytes_max;
+    rank.executor = make_executor(context_.config().threads);
+    DCR_ASSIGN(rank.receiver,
+               Receiver::create(model_.catalogue, *rank.serving->loader, *rank.serving->memory,
+                                *rank.executor, std::move(options)));
+    const auto check = [this](const CheckBase& work) {
+      CheckpointReader base(model_.base);
+      return check_base(model_.catalogue, model_.boxes, work.digests,
+                        [&](std::uint32_t tensor, std::uint64_t first, MutableByteSpan out) {
+                          return base.read(tensor, first, out);
+                        });
+    };
+    rank.work = std::make_unique<ReceiverWork>(
+        context_, ReceiverWorkParts{*rank.receiver, *rank.serving->memory, check, number});
+    return {};
+  }
+
   // The loops end with the process, and when one of them does.
-  LoopParts loop_parts() {
-    LoopParts parts = context_.parts();
-    parts.cancelled = [this] { return stopping_ || context_.options().cancel->cancelled(); };
-    return parts;
+  bool cancelled() const { return stopping_ || context_.options().cancel->cancelled(); }
+
+  Status open_hosts() {
+    for (const auto& rank : ranks_) {
+      ReceiverHostOptions options;
+      options.name = rank->name;
+      options.engine = engine_.gate.name;
+      options.details.node = engine_.node;
+      options.details.catalogue = model_.digest;
+      options.details.fingerprint = rank->receiver->fingerprint();
+      options.details.needs = needs_of(rank->receiver->classes());
+      for (const PeerConfig& owner : context_.config().owner_peers) {
+        options.owners.push_back(owner.name);
+      }
+      options.base_loaded = true;
+      options.cancelled = [this] { return cancelled(); };
+      DCR_ASSIGN(rank->host, ReceiverHost::open(context_, std::move(options), *rank->work));
+    }
+    return {};
   }
 
   Status prewarm() {
     context_.points().before("prewarm");
     std::vector<Receiver*> receivers;
     for (const auto& rank : ranks_) {
-      DCR_TRY(rank->work->receiver().prewarm().with_context(rank->name));
-      receivers.push_back(&rank->work->receiver());
+      DCR_TRY(rank->receiver->prewarm().with_context(rank->name));
+      receivers.push_back(rank->receiver.get());
     }
     DCR_TRY(share_collectives(receivers));
     CheckpointReader base(model_.base);
     for (const auto& rank : ranks_) {
-      DCR_TRY(rank->work->receiver()
-                  .audit([&](std::uint32_t tensor, std::uint64_t first, MutableByteSpan out) {
+      DCR_TRY(rank->receiver
+                  ->audit([&](std::uint32_t tensor, std::uint64_t first, MutableByteSpan out) {
                     return base.read(tensor, first, out);
                   })
                   .with_context(rank->name));
-      rank->details.node = engine_.node;
-      rank->details.catalogue = model_.digest;
-      rank->details.fingerprint = rank->work->receiver().fingerprint();
-      rank->details.needs = needs_of(rank->work->receiver().classes());
     }
     context_.points().after("prewarm");
     return {};
   }
 
   void run_receiver(Rank& rank) {
-    const auto make = [&] {
-      ReceiverEndpointOptions options;
-      options.name = rank.name;
-      options.engine = engine_.gate.name;
-      options.details = rank.details;
-      for (const PeerConfig& owner : context_.config().owner_peers) {
-        options.owners.push_back(owner.name);
-      }
-      options.base_loaded = !started_before(rank);
-      options.credit_bytes = context_.config().memory_bytes_max;
-      options.waits = context_.config().waits;
-      return ReceiverEndpoint(std::move(options));
-    };
-    const Status status = rank.loop->run(make, [&](const ReceiverEffect& effect, const auto& post) {
-      rank.work->begin(effect, post);
-    });
+    const Status status = rank.host->run();
     if (status.code() != Code::kCancelled) fail(status);
   }
 
-  // Whether the storage may hold other bits than the base's.
-  bool started_before(const Rank& rank) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return !started_.insert(rank.name).second;
-  }
-
-  void take_payloads(Rank& rank) {
-    while (!stopping_ && !context_.options().cancel->cancelled()) {
-      const Result<DescriptorSocket> socket = rank.listener->accept(kTakePayloadMs);
-      if (socket.status().code() == Code::kUnavailable) continue;  // none came
-      const Status taken = socket.ok() ? take_payload(rank, *socket) : socket.status();
-      if (!taken.ok()) context_.options().log(rank.name, taken.message());
-    }
-  }
-
-  Status take_payload(Rank& rank, const DescriptorSocket& socket) {
-    const std::uint64_t bytes_max = context_.config().memory_bytes_max;
-    DCR_ASSIGN(const ReceivedDescriptor received, socket.receive(kTakePayloadMs));
-    DCR_ASSIGN(const Message message, decode_message(received.message));
-    const auto* const ready = std::get_if<PayloadReady>(&message);
-    if (ready == nullptr) return {Code::kCorrupt, "a descriptor came with another message"};
-    // What is known is not read again: that may take longer than until it is handed over again.
-    const ReceiverWork::Known known = rank.work->known(*ready);
-    if (known.kept) {
-      rank.loop->post(PayloadHandedOver{ready->stream, ready->owner, ready->number, *known.kept});
-    }
-    if (known.taken || known.kept) return {};
-    DCR_ASSIGN(SealedMemory mapped,
-               SealedMemory::map(received.descriptor, bytes_max + kDecodedMemoryHeadBytesMax));
-    const auto memory = std::make_shared<const SealedMemory>(std::move(mapped));
-    DCR_ASSIGN(std::shared_ptr<const DecodedPayload> payload,
-               parse_decoded(memory->bytes(), memory, bytes_max));
-    if (payload->header.owner != ready->owner || payload->header.number != ready->number) {
-      return {Code::kCorrupt, "a descriptor came with the message of another payload"};
-    }
-    const std::uint64_t bytes = payload->bytes;
-    if (!rank.work->keep(ready->stream, std::move(payload))) return {};
-    rank.loop->post(PayloadHandedOver{ready->stream, ready->owner, ready->number, bytes});
-    return {};
-  }
-
   Status run_gate() {
-    GateLoop loop(engine_.gate.name, loop_parts(), *gate_mailbox_);
+    LoopParts parts = context_.parts();
+    parts.cancelled = [this] { return cancelled(); };
+    GateLoop loop(engine_.gate.name, std::move(parts), *gate_mailbox_);
     loop.set_intercept([this](const Endpoint& from, const Message& message) {
       const auto* const command = std::get_if<OperatorCommand>(&message);
       if (command != nullptr) take(from, *command);
@@ -223,7 +190,7 @@ class EngineProcess {
 
   // An operator's command; answered on another thread, for it takes a while.
   void take(const Endpoint& from, const OperatorCommand& command) {
-    if (!is_operator(context_.config(), from.name)) return;
+    if (!is_operator(*context_.peers(), from.name)) return;
     if (command.kind == OperatorCommand::Kind::kCount) {
       OperatorReply counts;
       counts.id = command.id;
@@ -284,7 +251,6 @@ class EngineProcess {
   std::atomic<bool> verifying_{false};
   std::mutex mutex_;
   // Guarded by mutex_.
-  std::set<std::string> started_;
   bool opened_ = false;  // once
   std::optional<std::uint64_t> closed_at_;
   std::uint64_t closed_ns_ = 0;  // since it first opened, but for the time since closed_at_

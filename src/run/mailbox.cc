@@ -12,35 +12,14 @@ namespace {
 
 constexpr std::uint64_t kReceiveMs = 100;
 
-std::map<std::string, SenderRole> roles_of(const RunConfig& config) {
-  std::map<std::string, SenderRole> roles;
-  const auto add = [&roles](const std::vector<PeerConfig>& peers, SenderRole role) {
-    for (const PeerConfig& peer : peers) roles[peer.name] = role;
-  };
-  add(config.coordinators, {Role::kCoordinator});
-  add(config.owner_peers, {Role::kOwner});
-  add(config.nodes, {Role::kNode});
-  for (const EngineConfig& engine : config.engines) {
-    add({engine.gate}, {Role::kGate});
-    add(engine.receivers, {Role::kReceiver});
-  }
-  add(config.operators, {Role::kCoordinator, true});
-  return roles;
-}
-
-std::map<std::string, SenderRole> senders_of(const std::map<std::string, MailboxPeer>& peers) {
-  std::map<std::string, SenderRole> senders;
-  for (const auto& [name, peer] : peers) senders[name] = peer.role;
-  return senders;
-}
-
 }  // namespace
 
-Result<KeyPair> endpoint_keys(const RunConfig& config, const PeerConfig& own) {
+Result<KeyPair> endpoint_keys(const RunConfig& config, const std::string& name,
+                              const PublicKey& known) {
   DCR_ASSIGN(NamedKeys keys,
-             read_key_file(posix_file_system(), join_path(keys_path(config), own.name + ".key")));
-  if (key_text(keys.keys.public_key) != own.public_key) {
-    return Status(Code::kMismatch, "the key of " + own.name +
+             read_key_file(posix_file_system(), join_path(keys_path(config), name + ".key")));
+  if (keys.keys.public_key != known) {
+    return Status(Code::kMismatch, "the key of " + name +
                                        " is another than the configuration's: make it again with "
                                        "dcr keygen, or correct its public_key");
   }
@@ -48,30 +27,25 @@ Result<KeyPair> endpoint_keys(const RunConfig& config, const PeerConfig& own) {
 }
 
 Result<std::unique_ptr<Mailbox>> Mailbox::open(ProcessContext& context, const std::string& name) {
-  const RunConfig& config = context.config();
-  DCR_ASSIGN(const PeerConfig own, find_peer(config, name));
+  const std::optional<RunPeer> own = context.peers()->find(name);
+  // A configuration knows which name was meant.
+  if (!own) return find_peer(context.config(), name).status();
   ChannelOptions options;
   options.name = name;
-  options.listen = own.address;
+  options.listen = own->address;
   options.clock = context.options().clock;
   options.report = [log = context.options().log, name](const Status& status) {
     log(name, status.message());
   };
-  DCR_ASSIGN(options.keys, endpoint_keys(config, own));
-  const std::map<std::string, SenderRole> roles = roles_of(config);
-  std::map<std::string, MailboxPeer> peers;
-  for (const PeerConfig& peer : all_peers(config)) {
-    DCR_ASSIGN(const PublicKey key, parse_key(peer.public_key));
-    DCR_TRY(options.peers.add(peer.name, key));
-    peers[peer.name] = {peer.address, roles.at(peer.name)};
-  }
+  DCR_ASSIGN(options.keys, endpoint_keys(context.config(), name, own->key));
+  options.peers = context.peers();
   auto refused = [log = context.options().log, name](const std::string& text) { log(name, text); };
   DCR_ASSIGN(std::unique_ptr<Channel> channel, Channel::open(std::move(options)));
-  return std::make_unique<Mailbox>(context.run(), name, std::move(peers), std::move(channel),
+  return std::make_unique<Mailbox>(context.run(), name, context.peers(), std::move(channel),
                                    context.inboxes(), std::move(refused));
 }
 
-Inbox::Inbox(const RunId& run, std::map<std::string, SenderRole> senders,
+Inbox::Inbox(const RunId& run, std::shared_ptr<const RunPeers> senders,
              std::function<void(const std::string& text)> refused)
     : run_(run), senders_(std::move(senders)), refused_(std::move(refused)) {}
 
@@ -90,8 +64,8 @@ bool Inbox::is_mine(const Envelope& envelope) const {
 
 // A key on the list is one endpoint's, and speaks in its role only.
 bool Inbox::is_theirs(const std::string& sender, const Message& message) {
-  const auto role = senders_.find(sender);
-  if (role != senders_.end() && may_send(role->second, message)) return true;
+  const std::optional<RunPeer> peer = senders_->find(sender);
+  if (peer && may_send(peer->role, message)) return true;
   const std::string text =
       "dropped what " + sender + " sent: " + message_name(message) + " is not its to say";
   if (told_.insert(text).second) refused_(text);
@@ -120,7 +94,7 @@ void Inboxes::remove(const std::string& name) {
   inboxes_.erase(name);
 }
 
-Mailbox::Mailbox(const RunId& run, std::string name, std::map<std::string, MailboxPeer> peers,
+Mailbox::Mailbox(const RunId& run, std::string name, std::shared_ptr<const RunPeers> peers,
                  std::unique_ptr<Channel> channel, Inboxes& inboxes,
                  std::function<void(const std::string& text)> refused)
     : run_(run),
@@ -128,7 +102,7 @@ Mailbox::Mailbox(const RunId& run, std::string name, std::map<std::string, Mailb
       peers_(std::move(peers)),
       channel_(std::move(channel)),
       inboxes_(inboxes),
-      inbox_(std::make_shared<Inbox>(run, senders_of(peers_), std::move(refused))) {
+      inbox_(std::make_shared<Inbox>(run, peers_, std::move(refused))) {
   inboxes_.add(name_, inbox_);
 }
 
@@ -146,13 +120,14 @@ void Mailbox::start(Deliver deliver) {
 }
 
 void Mailbox::send(const std::string& to, std::uint64_t incarnation, const Message& message) {
-  const auto peer = peers_.find(to);
   const std::uint64_t own = inbox_->incarnation();
-  if (own == 0 || peer == peers_.end()) return;
+  if (own == 0) return;
   const Envelope envelope{run_, {name_, own}, {to, incarnation}};
   if (const std::shared_ptr<Inbox> inbox = inboxes_.find(to)) return inbox->take(envelope, message);
+  const std::optional<RunPeer> peer = peers_->find(to);
+  if (!peer) return;
   // Lost, as messages may be; the channel says why.
-  static_cast<void>(channel_->send(peer->second.address, envelope, encode_message(message)));
+  static_cast<void>(channel_->send(peer->address, envelope, encode_message(message)));
 }
 
 void Mailbox::receive() {

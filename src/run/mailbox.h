@@ -13,8 +13,7 @@
 #include "channel/channel.h"
 #include "dcr/control.h"
 #include "protocol/messages.h"
-#include "protocol/senders.h"
-#include "run/run_config.h"
+#include "run/run_peers.h"
 #include "runtime/threads.h"
 
 namespace dcr {
@@ -22,14 +21,9 @@ namespace dcr {
 class ProcessContext;
 
 // The secret key of an endpoint of the run. Errors: of the key file; kMismatch if it is another
-// than the configuration says.
-Result<KeyPair> endpoint_keys(const RunConfig& config, const PeerConfig& own);
-
-// Somebody whom a mailbox knows.
-struct MailboxPeer {
-  std::string address;
-  SenderRole role;
-};
+// than peers know it by.
+Result<KeyPair> endpoint_keys(const RunConfig& config, const std::string& name,
+                              const PublicKey& known);
 
 // Takes what comes for one endpoint, from the channel or from an endpoint of the same process.
 // Thread-safe.
@@ -38,7 +32,7 @@ class Inbox {
   using Deliver = std::function<void(const Endpoint& from, Message message)>;
 
   // `refused` hears once of each kind of message that a peer has no business with.
-  Inbox(const RunId& run, std::map<std::string, SenderRole> senders,
+  Inbox(const RunId& run, std::shared_ptr<const RunPeers> senders,
         std::function<void(const std::string& text)> refused);
 
   // Until open() and after close() whatever comes is lost. close() waits for a delivery.
@@ -57,7 +51,7 @@ class Inbox {
   bool is_theirs(const std::string& sender, const Message& message);
 
   const RunId run_;
-  const std::map<std::string, SenderRole> senders_;
+  const std::shared_ptr<const RunPeers> senders_;
   const std::function<void(const std::string& text)> refused_;
   std::atomic<std::uint64_t> incarnation_{0};
   std::mutex mutex_;
@@ -82,10 +76,11 @@ class Mailbox {
  public:
   using Deliver = Inbox::Deliver;
 
-  // Listens as the configuration says. Errors: the channel's, and those of the endpoint's key.
+  // Listens where peers look for it. Errors: the channel's, those of the endpoint's key, and
+  // kInvalidArgument: the run has no such endpoint.
   static Result<std::unique_ptr<Mailbox>> open(ProcessContext& context, const std::string& name);
   // For open(). `inboxes`: of the process. `refused`: as Inbox has it.
-  Mailbox(const RunId& run, std::string name, std::map<std::string, MailboxPeer> peers,
+  Mailbox(const RunId& run, std::string name, std::shared_ptr<const RunPeers> peers,
           std::unique_ptr<Channel> channel, Inboxes& inboxes,
           std::function<void(const std::string& text)> refused);
   ~Mailbox();
@@ -104,6 +99,9 @@ class Mailbox {
   // The endpoint's own incarnation; 0: it has none, sends nothing and gets nothing.
   void set_incarnation(std::uint64_t incarnation) { inbox_->set_incarnation(incarnation); }
 
+  // As set last.
+  std::uint64_t incarnation() const { return inbox_->incarnation(); }
+
   // Never waits: what cannot be sent is lost, as messages may be. Thread-safe.
   void send(const std::string& to, std::uint64_t incarnation, const Message& message);
 
@@ -112,7 +110,7 @@ class Mailbox {
 
   const RunId run_;
   const std::string name_;
-  const std::map<std::string, MailboxPeer> peers_;
+  const std::shared_ptr<const RunPeers> peers_;
   const std::unique_ptr<Channel> channel_;
   Inboxes& inboxes_;
   const std::shared_ptr<Inbox> inbox_;

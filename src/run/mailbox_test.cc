@@ -17,9 +17,9 @@ class MailboxTest : public ChannelTest {
     ChannelTest::SetUp();
     a_ = open("a");
     b_ = open("b");
-    const std::map<std::string, MailboxPeer> peers = {{"a", {a_->address(), {Role::kCoordinator}}},
-                                                      {"b", {b_->address(), {Role::kNode}}},
-                                                      {"c", {"", {Role::kReceiver}}}};
+    const auto peers = list({{"a", {a_->address(), {Role::kCoordinator}}},
+                             {"b", {b_->address(), {Role::kNode}}},
+                             {"c", {"", {Role::kReceiver}}}});
     auto channel = open("c");
     address_ = channel->address();
     mailbox_ = std::make_unique<Mailbox>(RunId{7}, "c", peers, std::move(channel), inboxes_,
@@ -30,6 +30,14 @@ class MailboxTest : public ChannelTest {
     });
   }
 
+  std::shared_ptr<const RunPeers> list(std::map<std::string, RunPeer> all) const {
+    auto peers = std::make_shared<ListedPeers>();
+    for (auto& [name, peer] : all) {
+      peer.key = keys_.at(name).public_key;
+      EXPECT_TRUE(peers->add(name, peer).ok());
+    }
+    return peers;
+  }
   void send(Channel& channel, const Envelope& envelope, const Message& message) {
     ASSERT_TRUE(channel.send(address_, envelope, encode_message(message)).ok());
   }
@@ -79,8 +87,7 @@ TEST_F(MailboxTest, Case42MessagesOfAnotherRunOrLifeGoNoFurther) {
 
 // No address here leads anywhere.
 TEST_F(MailboxTest, EndpointsOfOneProcessNeedNoSockets) {
-  const std::map<std::string, MailboxPeer> peers = {{"b", {"", {Role::kNode}}},
-                                                    {"c", {"", {Role::kReceiver}}}};
+  const auto peers = list({{"b", {"", {Role::kNode}}}, {"c", {"", {Role::kReceiver}}}});
   Mailbox node(RunId{7}, "b", peers, open("b"), inboxes_, [](const std::string&) {});
   const auto tell = [&node](std::uint64_t incarnation, const Message& message) {
     node.send("c", incarnation, message);

@@ -46,12 +46,12 @@ Result<OwnedDescriptor> decoded_memory(const Payload& payload, const Digest& dig
 
 }  // namespace
 
-NodeWork::NodeWork(ProcessContext& context, const RunModel& model)
+NodeWork::NodeWork(ProcessContext& context, const PublishedSource& source)
     : context_(context),
-      model_(model),
-      specs_(specs_of(model.catalogue)),
-      payloads_(context.objects(), {context.run(), model.owners(), {}}),
-      restores_(context.objects(), {restore_run(context.run()), model.owners(), {}}),
+      source_(source),
+      specs_(specs_of(source.catalogue)),
+      payloads_(context.objects(), {context.run(), source.owners(), {}}),
+      restores_(context.objects(), {restore_run(context.run()), source.owners(), {}}),
       fetchers_(make_executor(1 + kFetchers)),
       decoder_(make_executor(2)) {
   decoder_->submit(take_long_turns);
@@ -89,7 +89,8 @@ PayloadFetched NodeWork::fetch(const FetchPayload& work) {
         std::optional<Bytes> stored,
         transport(work.stream).receive(work.stream.number, work.owner, work.number, bytes_max));
     if (!stored) return {};
-    DCR_ASSIGN(Payload payload, Payload::read(*stored, model_.catalogue.schema(), specs_, kLimits));
+    DCR_ASSIGN(Payload payload,
+               Payload::read(*stored, source_.catalogue.schema(), specs_, kLimits));
     fetched.entry = entry_of(*stored);
     if (work.entry && fetched.entry != *work.entry) {
       return {Code::kMismatch, "the owner's end says that it has another size or digest"};
@@ -134,7 +135,7 @@ Status NodeWork::take(const Key& key, Bytes* stored, std::optional<Payload>* rea
     *read = std::exchange(held.read, std::nullopt);
   }
   if (*read) return {};
-  DCR_ASSIGN(*read, Payload::read(*stored, model_.catalogue.schema(), specs_, kLimits));
+  DCR_ASSIGN(*read, Payload::read(*stored, source_.catalogue.schema(), specs_, kLimits));
   return {};
 }
 
@@ -183,7 +184,7 @@ void NodeWork::hand_over(const HandOver& work) {
 }
 
 void NodeWork::drop(const DropPayloads& work) {
-  const std::uint64_t owners = model_.owners();
+  const std::uint64_t owners = source_.owners();
   const std::lock_guard<std::mutex> lock(mutex_);
   for (auto at = held_.begin(); at != held_.end();) {
     const auto& [stream, owner, number] = at->first;

@@ -17,7 +17,7 @@
 #include "protocol/node.h"
 #include "receiver/decoded.h"
 #include "run/process_context.h"
-#include "run/run_model.h"
+#include "run/published_source.h"
 #include "transport/object_transport.h"
 
 namespace dcr {
@@ -26,7 +26,7 @@ class NodeWork {
  public:
   using Post = std::function<void(NodeEvent)>;
 
-  NodeWork(ProcessContext& context, const RunModel& model);
+  NodeWork(ProcessContext& context, const PublishedSource& source);
   ~NodeWork();
 
   // Begins work; its answer goes to `post`. Thread-safe.
@@ -54,7 +54,7 @@ class NodeWork {
   void forget_read(Held* held);
 
   ProcessContext& context_;
-  const RunModel& model_;
+  const PublishedSource& source_;
   std::vector<TensorSpec> specs_;
   ObjectNodeTransport payloads_;
   ObjectNodeTransport restores_;

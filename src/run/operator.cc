@@ -26,11 +26,21 @@ void add_engine(const OperatorReply& reply, VerifyReport* report) {
 }  // namespace
 
 std::vector<EngineStatus> engines_of(const RunConfig& config, const RunStatus& status) {
-  std::vector<EngineStatus> engines;
+  std::map<std::string, std::set<std::string>> receivers;  // by engine
   for (const EngineConfig& engine : config.engines) {
+    for (const PeerConfig& receiver : engine.receivers) {
+      receivers[engine.gate.name].insert(receiver.name);
+    }
+  }
+  for (const Member& member : status.membership.members) {
+    if (member.role == Role::kGate) receivers[member.endpoint.name];
+    if (member.role == Role::kReceiver) receivers[member.engine].insert(member.endpoint.name);
+  }
+  std::vector<EngineStatus> engines;
+  for (const auto& [name, of] : receivers) {
     EngineStatus& shown = engines.emplace_back();
-    shown.name = engine.gate.name;
-    const auto gate = status.endpoints.find(engine.gate.name);
+    shown.name = name;
+    const auto gate = status.endpoints.find(name);
     if (gate != status.endpoints.end()) {
       shown.answered = true;
       shown.open = gate->second.gate_open;
@@ -38,8 +48,8 @@ std::vector<EngineStatus> engines_of(const RunConfig& config, const RunStatus& s
       shown.seconds = 1e-3 * static_cast<double>(gate->second.gate_for_ms);
     }
     bool all = true;
-    for (const PeerConfig& receiver : engine.receivers) {
-      const auto found = status.endpoints.find(receiver.name);
+    for (const std::string& receiver : of) {
+      const auto found = status.endpoints.find(receiver);
       all = all && found != status.endpoints.end() && found->second.held;
       if (!all) continue;
       const std::uint64_t version = found->second.held->version;
@@ -62,9 +72,9 @@ Status refit_failure(const std::string& owner, const OperatorReply& reply,
       failure.tensor()};
 }
 
-bool is_operator(const RunConfig& config, const std::string& name) {
-  return std::any_of(config.operators.begin(), config.operators.end(),
-                     [&](const PeerConfig& peer) { return peer.name == name; });
+bool is_operator(const RunPeers& peers, const std::string& name) {
+  const std::optional<RunPeer> peer = peers.find(name);
+  return peer && peer->role.is_operator;
 }
 
 Result<std::unique_ptr<Operator>> Operator::open(ProcessContext& context, const std::string& name) {
@@ -90,7 +100,7 @@ void Operator::take_answer(std::uint64_t wait_ms) {
     const auto last = replies_.find(from);
     if (last == replies_.end() || last->second.id <= reply->id) replies_[from] = std::move(*reply);
   } else if (auto* const status = std::get_if<StatusReply>(&answer->second)) {
-    if (!is_operator(context_.config(), from)) statuses_[from] = std::move(*status);
+    if (!is_operator(*context_.peers(), from)) statuses_[from] = std::move(*status);
   }
 }
 
@@ -159,9 +169,9 @@ Result<RunStatus> Operator::status(std::uint64_t wait_ms) {
   RunStatus status;
   DCR_ASSIGN(status.membership, context_.control().read_members());
   std::set<std::string> waiting;
-  for (const PeerConfig& peer : all_peers(context_.config())) {
-    if (!is_operator(context_.config(), peer.name)) waiting.insert(peer.name);
-  }
+  for (const PeerConfig& peer : all_peers(context_.config())) waiting.insert(peer.name);
+  for (const Member& member : status.membership.members) waiting.insert(member.endpoint.name);
+  std::erase_if(waiting, [this](const auto& name) { return is_operator(*context_.peers(), name); });
   statuses_.clear();
   for (const std::string& name : waiting) mailbox_->send(name, 0, StatusRequest{});
   const std::uint64_t begin = now_ms();
@@ -177,10 +187,16 @@ Result<RunStatus> Operator::status(std::uint64_t wait_ms) {
 }
 
 Result<RunCounts> Operator::counts(std::uint64_t wait_ms) {
-  std::set<std::string> gates;
+  DCR_ASSIGN(const Membership members, context_.control().read_members());
+  std::set<std::string> gates, all;
   for (const EngineConfig& engine : context_.config().engines) gates.insert(engine.gate.name);
-  std::vector<std::string> asked(gates.begin(), gates.end());
-  for (const PeerConfig& owner : context_.config().owner_peers) asked.push_back(owner.name);
+  for (const PeerConfig& owner : context_.config().owner_peers) all.insert(owner.name);
+  for (const Member& member : members.members) {
+    if (member.role == Role::kGate) gates.insert(member.endpoint.name);
+    if (member.role == Role::kOwner) all.insert(member.endpoint.name);
+  }
+  all.insert(gates.begin(), gates.end());
+  const std::vector<std::string> asked(all.begin(), all.end());
   OperatorCommand count;
   count.kind = OperatorCommand::Kind::kCount;
   DCR_ASSIGN(const auto replies, command(std::move(count), asked, wait_ms, false, {}));

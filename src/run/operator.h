@@ -18,7 +18,8 @@
 
 namespace dcr {
 
-bool is_operator(const RunConfig& config, const std::string& name);
+// Whether whoever is named so may command.
+bool is_operator(const RunPeers& peers, const std::string& name);
 
 // What an owner's refit failed of. After so many attempts it was given up, which is for an operator
 // (kConflict): something fails every time.
@@ -51,6 +52,8 @@ struct EngineStatus {
   std::optional<std::uint64_t>
       held;  // the oldest version of its receivers; nothing: one holds none
 };
+// Those of the configuration, and those of the control plane's receivers and gates; ascending by
+// name.
 std::vector<EngineStatus> engines_of(const RunConfig& config, const RunStatus& status);
 
 struct VerifyReport {

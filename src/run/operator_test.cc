@@ -58,5 +58,25 @@ TEST(Operator, AnEngineHoldsWhatItsOldestReceiverHolds) {
   EXPECT_EQ(engines[0].held, std::nullopt);
 }
 
+TEST(Operator, EnginesThatNoConfigurationHasAreThoseOfTheControlPlane) {
+  RunStatus status;
+  const auto add = [&](const char* name, Role role, const char* engine) {
+    Member member;
+    member.endpoint = {name, 1};
+    member.role = role;
+    member.engine = engine;
+    status.membership.members.push_back(member);
+  };
+  add("engine-b.0", Role::kReceiver, "engine-b");
+  add("engine-a", Role::kGate, "");
+  add("owner-0", Role::kOwner, "");
+  status.endpoints["engine-b.0"] = holding(VersionId{1, 1});
+  const std::vector<EngineStatus> engines = engines_of({}, status);
+  ASSERT_EQ(engines.size(), 2U);
+  EXPECT_EQ(engines[0].name, "engine-a");
+  EXPECT_EQ(engines[1].name, "engine-b");
+  EXPECT_EQ(engines[1].held, 1U);
+}
+
 }  // namespace
 }  // namespace dcr

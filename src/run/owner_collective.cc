@@ -31,10 +31,13 @@ Result<std::unique_ptr<ChannelCollective>> open_owner_collective(ProcessContext&
   channel.report = [log = context.options().log, name = own.name](const Status& status) {
     log(name, "collective: " + status.message());
   };
-  DCR_ASSIGN(channel.keys, endpoint_keys(config, own));
+  DCR_ASSIGN(const PublicKey own_key, parse_key(own.public_key));
+  DCR_ASSIGN(channel.keys, endpoint_keys(config, own.name, own_key));
+  auto owners = std::make_shared<AllowList>();
+  channel.peers = owners;
   for (const PeerConfig& peer : config.owner_peers) {
     DCR_ASSIGN(const PublicKey key, parse_key(peer.public_key));
-    DCR_TRY(channel.peers.add(peer.name, key));
+    DCR_TRY(owners->add(peer.name, key));
     options.peers.push_back({peer.name, peer.collective});
   }
   DCR_ASSIGN(std::unique_ptr<Channel> opened, Channel::open(std::move(channel)));

@@ -64,7 +64,7 @@ class OwnerProcess {
 
   // An operator's command: comes again until it is answered for good.
   void take(const Endpoint& from, const OperatorCommand& command) {
-    if (!is_operator(context_.config(), from.name)) return;
+    if (!is_operator(*context_.peers(), from.name)) return;
     const std::lock_guard<std::mutex> lock(mutex_);
     if (answer_ && answer_->id == command.id) {
       mailbox_.send(from.name, from.incarnation, *answer_);

@@ -50,18 +50,23 @@ Status create_run(const RunConfig& config) {
   return created.status().code() == Code::kExists ? Status() : created.status();
 }
 
-Result<std::unique_ptr<ProcessContext>> ProcessContext::open(const RunConfig& config,
-                                                             ProcessOptions options) {
+Result<std::unique_ptr<ProcessContext>> ProcessContext::open(
+    const RunConfig& config, ProcessOptions options, std::shared_ptr<const RunPeers> peers) {
+  if (peers == nullptr) {
+    DCR_ASSIGN(peers, listed_peers(config));
+  }
   DCR_ASSIGN(std::unique_ptr<SqliteControl> control, SqliteControl::open(store_of(config)));
   DCR_ASSIGN(const ControlRecords records, control->read());
-  return std::make_unique<ProcessContext>(config, std::move(options), std::move(control),
-                                          records.run);
+  return std::make_unique<ProcessContext>(config, std::move(options), std::move(peers),
+                                          std::move(control), records.run);
 }
 
 ProcessContext::ProcessContext(const RunConfig& config, ProcessOptions options,
+                               std::shared_ptr<const RunPeers> peers,
                                std::unique_ptr<SqliteControl> control, const RunId& run)
     : config_(config),
       options_(std::move(options)),
+      peers_(std::move(peers)),
       control_(std::move(control)),
       run_(run),
       points_(options_.points,

@@ -27,20 +27,25 @@ struct ProcessOptions {
   Clock* clock = nullptr;               // required
   std::vector<OperationPoint> points;   // of this process
   std::function<void(const std::string& endpoint, const std::string& text)> log;  // thread-safe
-  std::string span_file;  // where spans of stages are appended; empty: nowhere
+  std::function<void()> idle;  // called now and then by every loop; may be empty
+  std::string span_file;       // where spans of stages are appended; empty: nowhere
 };
 
 // The parts of a run that a process has open.
 class ProcessContext {
  public:
-  // `config` and what `options` point to must outlive it. Errors: of SqliteControl::open.
-  static Result<std::unique_ptr<ProcessContext>> open(const RunConfig& config,
-                                                      ProcessOptions options);
+  // `config` and what `options` point to must outlive it. `peers`: of the run; null: those that
+  // `config` lists. Errors: of SqliteControl::open, and of listed_peers.
+  static Result<std::unique_ptr<ProcessContext>> open(
+      const RunConfig& config, ProcessOptions options,
+      std::shared_ptr<const RunPeers> peers = nullptr);
   ProcessContext(const RunConfig& config, ProcessOptions options,
-                 std::unique_ptr<SqliteControl> control, const RunId& run);
+                 std::shared_ptr<const RunPeers> peers, std::unique_ptr<SqliteControl> control,
+                 const RunId& run);
 
   const RunConfig& config() const { return config_; }
   const RunId& run() const { return run_; }
+  const std::shared_ptr<const RunPeers>& peers() const { return peers_; }
   const ProcessOptions& options() const { return options_; }
   OperationPoints& points() { return points_; }
   ControlPlane& control() { return *control_; }
@@ -51,14 +56,21 @@ class ProcessContext {
   // begin and end in nanoseconds of the clock, processor time. Thread-safe.
   void write_spans();
   LoopParts parts() {
-    return {caller_,         points_,
-            *options_.clock, [this] { return options_.cancel->cancelled(); },
-            options_.log,    [this] { write_spans(); }};
+    return {caller_,
+            points_,
+            *options_.clock,
+            [this] { return options_.cancel->cancelled(); },
+            options_.log,
+            [this] {
+              write_spans();
+              if (options_.idle) options_.idle();
+            }};
   }
 
  private:
   const RunConfig& config_;
   const ProcessOptions options_;
+  const std::shared_ptr<const RunPeers> peers_;
   const std::unique_ptr<SqliteControl> control_;
   const RunId run_;
   OperationPoints points_;

@@ -1,4 +1,4 @@
-// Carries out a receiver's work (protocol/receiver.h) on a serving rank in host memory.
+// Carries out a receiver's work (protocol/receiver.h) on a serving rank.
 #pragma once
 
 #include <atomic>
@@ -15,24 +15,26 @@
 #include "protocol/receiver.h"
 #include "receiver/receiver.h"
 #include "run/process_context.h"
-#include "run/run_model.h"
-#include "run/serving_model.h"
 
 namespace dcr {
+
+// What the work is done on. Nothing is owned.
+struct ReceiverWorkParts {
+  Receiver& receiver;
+  TargetMemory& memory;  // the receiver's
+  // Compares the base that was loaded with what owners say of theirs. Empty where none was.
+  std::function<Status(const CheckBase& check)> check_base;
+  std::uint32_t number = 0;  // of the rank, in spans
+};
 
 class ReceiverWork {
  public:
   using Post = std::function<void(ReceiverEvent)>;
 
-  // `serving` holds the base's weights if `loaded`. Errors: Receiver::create's.
-  static Result<std::unique_ptr<ReceiverWork>> create(ProcessContext& context,
-                                                      const RunModel& model, ServingModel& serving,
-                                                      std::uint32_t number);
-  ReceiverWork(ProcessContext& context, const RunModel& model, ServingModel& serving,
-               std::uint32_t number);  // for create()
+  ReceiverWork(ProcessContext& context, ReceiverWorkParts parts);
   ~ReceiverWork();
-
-  Receiver& receiver() { return *receiver_; }
+  ReceiverWork(const ReceiverWork&) = delete;
+  ReceiverWork& operator=(const ReceiverWork&) = delete;
 
   // Begins work; its answer goes to `post`. Thread-safe.
   void begin(const ReceiverEffect& effect, const Post& post);
@@ -51,20 +53,14 @@ class ReceiverWork {
  private:
   using Key = std::tuple<StreamId, std::uint32_t, std::uint64_t>;  // owner, number
 
-  Status initialize();
   ReceiverWorkDone carry_out(const ReceiverEffect& effect);
-  Status check_base(const CheckBase& work);
   Status ingest(const IngestPayload& work, ReceiverWorkDone* done);
   std::shared_ptr<const DecodedPayload> find(const Key& key);
   void forget_taken(const Key& key);
   void forget_streams_but(const StreamId& stream);
 
   ProcessContext& context_;
-  const RunModel& model_;
-  ServingModel& serving_;
-  const std::uint32_t number_;
-  std::unique_ptr<Executor> executor_;  // the receiver's
-  std::unique_ptr<Receiver> receiver_;
+  const ReceiverWorkParts parts_;
   std::mutex mutex_;
   std::map<Key, std::shared_ptr<const DecodedPayload>> payloads_;  // guarded by mutex_
   std::uint64_t payload_bytes_ = 0;                                // guarded by mutex_

@@ -179,6 +179,50 @@ Status read_waits(Table& root, Waits* waits) {
   return table.finish();
 }
 
+// How much of what, and how long.
+Status read_amounts(Table& root, RunConfig* config) {
+  std::uint64_t threads = config->threads;
+  DCR_TRY(root.number("memory_bytes_max", &config->memory_bytes_max, kMiB));
+  DCR_TRY(root.number("staging_bytes_max", &config->staging_bytes_max, 0));
+  DCR_TRY(root.number("bucket_bytes", &config->bucket_bytes, 1));
+  DCR_TRY(root.number("threads", &threads, 1));
+  DCR_TRY(read_waits(root, &config->waits));
+  if (threads > kThreadsOfEndpointMax) {
+    return {Code::kInvalidArgument, "threads is above " + std::to_string(kThreadsOfEndpointMax)};
+  }
+  config->threads = static_cast<unsigned>(threads);
+  return {};
+}
+
+Result<toml::table> parse_toml(std::string_view text) {
+  toml::parse_result parsed = toml::parse(text);
+  if (parsed) return std::move(parsed).table();
+  return Status(Code::kInvalidArgument, "line " +
+                                            std::to_string(parsed.error().source().begin.line) +
+                                            ": " + std::string(parsed.error().description()));
+}
+
+std::int64_t toml_number(std::uint64_t value) { return static_cast<std::int64_t>(value); }
+
+toml::table waits_table(const Waits& waits) {
+  return toml::table{{"repeat_ms", toml_number(waits.repeat_ms)},
+                     {"look_ms", toml_number(waits.look_ms)},
+                     {"beat_ms", toml_number(waits.beat_ms)},
+                     {"leader_ms", toml_number(waits.leader_ms)},
+                     {"prepare_ms", toml_number(waits.prepare_ms)},
+                     {"send_ms", toml_number(waits.send_ms)},
+                     {"drain_ms", toml_number(waits.drain_ms)},
+                     {"apply_ms", toml_number(waits.apply_ms)},
+                     {"stop_ms", toml_number(waits.stop_ms)},
+                     {"baseline_ms", toml_number(waits.baseline_ms)},
+                     {"cleanup_ms", toml_number(waits.cleanup_ms)},
+                     {"join_hold_ms", toml_number(waits.join_hold_ms)},
+                     {"membership_ms", toml_number(waits.membership_ms)},
+                     {"restore_ms", toml_number(waits.restore_ms)},
+                     {"restore_again_ms", toml_number(waits.restore_again_ms)},
+                     {"attempts_max", toml_number(waits.attempts_max)}};
+}
+
 std::string absolute(const std::string& path, const std::string& directory) {
   return path.starts_with('/') ? path : join_path(directory, path);
 }
@@ -229,36 +273,21 @@ std::string nearest(std::string_view word, const std::vector<std::string>& known
 }
 
 Result<RunConfig> parse_run_config(std::string_view text, const std::string& directory) {
-  const toml::parse_result parsed = toml::parse(text);
-  if (!parsed) {
-    return Status(Code::kInvalidArgument, "line " +
-                                              std::to_string(parsed.error().source().begin.line) +
-                                              ": " + std::string(parsed.error().description()));
-  }
+  DCR_ASSIGN(const toml::table parsed, parse_toml(text));
   RunConfig config;
-  Table root(parsed.table(), "the file");
+  Table root(parsed, "the file");
   DCR_TRY(root.text("directory", &config.directory));
   DCR_TRY(root.text("base", &config.base));
   DCR_TRY(root.text("owners", &config.owners));
   DCR_TRY(root.text("receivers", &config.receivers));
-  std::uint64_t threads = config.threads;
-  DCR_TRY(root.number("memory_bytes_max", &config.memory_bytes_max, kMiB));
-  DCR_TRY(root.number("staging_bytes_max", &config.staging_bytes_max, 0));
-  DCR_TRY(root.number("bucket_bytes", &config.bucket_bytes, 1));
-  DCR_TRY(root.number("threads", &threads, 1));
   DCR_TRY(root.flag("requests", &config.requests));
-  DCR_TRY(read_waits(root, &config.waits));
+  DCR_TRY(read_amounts(root, &config));
   DCR_TRY(read_peers(root, "coordinator", &config.coordinators));
   DCR_TRY(read_peers(root, kOwnerTable, &config.owner_peers));
   DCR_TRY(read_peers(root, "node", &config.nodes));
   DCR_TRY(read_engines(root, &config.engines));
   DCR_TRY(read_peers(root, "operator", &config.operators));
   DCR_TRY(root.finish());
-  if (threads > kThreadsOfEndpointMax) {
-    return Status(Code::kInvalidArgument,
-                  "threads is above " + std::to_string(kThreadsOfEndpointMax));
-  }
-  config.threads = static_cast<unsigned>(threads);
   config.directory = absolute(config.directory, directory);
   config.base = absolute(config.base, directory);
   config.owners = layout_path(config.owners, directory);
@@ -275,37 +304,39 @@ Result<RunConfig> read_run_config(const std::string& path) {
   return config;
 }
 
+Result<RunConfig> parse_run_settings(std::string_view text, const std::string& directory) {
+  DCR_ASSIGN(const toml::table parsed, parse_toml(text));
+  RunConfig config;
+  config.directory = directory;
+  Table root(parsed, "the settings");
+  DCR_TRY(read_amounts(root, &config));
+  DCR_TRY(root.finish());
+  return config;
+}
+
+std::string format_run_settings(const RunConfig& config) {
+  std::ostringstream out;
+  out << toml::table{{"memory_bytes_max", toml_number(config.memory_bytes_max)},
+                     {"staging_bytes_max", toml_number(config.staging_bytes_max)},
+                     {"bucket_bytes", toml_number(config.bucket_bytes)},
+                     {"threads", toml_number(config.threads)}}
+      << "\n\n[waits]\n"
+      << waits_table(config.waits) << "\n";
+  return out.str();
+}
+
 std::string format_run_config(const RunConfig& config) {
   std::ostringstream out;
-  const auto number = [](std::uint64_t value) { return static_cast<std::int64_t>(value); };
   out << toml::table{{"directory", config.directory},
                      {"base", config.base},
                      {"owners", config.owners},
                      {"receivers", config.receivers},
-                     {"memory_bytes_max", number(config.memory_bytes_max)},
-                     {"staging_bytes_max", number(config.staging_bytes_max)},
-                     {"bucket_bytes", number(config.bucket_bytes)},
-                     {"threads", number(config.threads)},
+                     {"memory_bytes_max", toml_number(config.memory_bytes_max)},
+                     {"staging_bytes_max", toml_number(config.staging_bytes_max)},
+                     {"bucket_bytes", toml_number(config.bucket_bytes)},
+                     {"threads", toml_number(config.threads)},
                      {"requests", config.requests}};
-  const Waits& waits = config.waits;
-  out << "\n\n[waits]\n"
-      << toml::table{{"repeat_ms", number(waits.repeat_ms)},
-                     {"look_ms", number(waits.look_ms)},
-                     {"beat_ms", number(waits.beat_ms)},
-                     {"leader_ms", number(waits.leader_ms)},
-                     {"prepare_ms", number(waits.prepare_ms)},
-                     {"send_ms", number(waits.send_ms)},
-                     {"drain_ms", number(waits.drain_ms)},
-                     {"apply_ms", number(waits.apply_ms)},
-                     {"stop_ms", number(waits.stop_ms)},
-                     {"baseline_ms", number(waits.baseline_ms)},
-                     {"cleanup_ms", number(waits.cleanup_ms)},
-                     {"join_hold_ms", number(waits.join_hold_ms)},
-                     {"membership_ms", number(waits.membership_ms)},
-                     {"restore_ms", number(waits.restore_ms)},
-                     {"restore_again_ms", number(waits.restore_again_ms)},
-                     {"attempts_max", number(waits.attempts_max)}}
-      << "\n";
+  out << "\n\n[waits]\n" << waits_table(config.waits) << "\n";
   for (const PeerConfig& peer : config.coordinators) format_peer(out, "coordinator", peer);
   for (const PeerConfig& peer : config.owner_peers) format_peer(out, kOwnerTable, peer);
   for (const PeerConfig& peer : config.nodes) format_peer(out, "node", peer);

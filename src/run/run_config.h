@@ -60,6 +60,11 @@ inline constexpr std::uint64_t kRunConfigBytesMax = 16 * kMiB;
 Result<RunConfig> parse_run_config(std::string_view text, const std::string& directory);
 Result<RunConfig> read_run_config(const std::string& path);
 
+// The settings of a run directory: a file with the keys of the above that say how much and how
+// long, and no others; what it leaves out has its default.
+Result<RunConfig> parse_run_settings(std::string_view text, const std::string& directory);
+std::string format_run_settings(const RunConfig& config);
+
 // The file's text: what `dcr local` writes.
 std::string format_run_config(const RunConfig& config);
 

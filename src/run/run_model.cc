@@ -62,7 +62,7 @@ Status plan_owners(RunModel* model) {
   std::vector<OwnerDeclaration> declarations;
   HostSourceMemory memory;  // of nobody: converters are asked what they declare
   std::vector<std::unique_ptr<Converter>> converters;
-  for (std::uint32_t rank = 0; rank < model->owners(); ++rank) {
+  for (std::uint32_t rank = 0; rank < model->owner_plan.ranks(); ++rank) {
     OwnerInput input;
     input.rank = rank;
     input.tasks = model->owner_plan.rank(model->catalogue, rank).tasks;
@@ -84,25 +84,6 @@ Status plan_owners(RunModel* model) {
   return {};
 }
 
-Digest digest_of(const RunModel& model) {
-  Bytes bytes;
-  ByteWriter out(&bytes);
-  out.bytes(model.catalogue.schema());
-  for (const std::vector<OwnerBox>& boxes : model.boxes) {
-    out.u64(boxes.size());
-    for (const OwnerBox& box : boxes) {
-      out.u32(box.tensor);
-      out.u64(box.box.offset);
-      out.u64(box.box.dims.size());
-      for (const auto& dim : box.box.dims) {
-        out.u64(dim.size);
-        out.u64(dim.stride);
-      }
-    }
-  }
-  return blake2b(bytes);
-}
-
 }  // namespace
 
 Result<std::unique_ptr<const RunModel>> make_run_model(const RunConfig& config) {
@@ -120,7 +101,7 @@ Result<std::unique_ptr<const RunModel>> make_run_model(const RunConfig& config) 
   DCR_TRY(check_ranks(config, model->owner_plan, model->receiver_plan));
   DCR_TRY(plan_owners(model.get()));
   DCR_TRY(check_collectives(config, *model->geometry));
-  model->digest = digest_of(*model);
+  model->digest = source_digest(*model);
   return std::unique_ptr<const RunModel>(std::move(model));
 }
 

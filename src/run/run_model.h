@@ -12,7 +12,7 @@
 #include "layout/checkpoint_reader.h"
 #include "layout/owner_plan.h"
 #include "layout/receiver_plan.h"
-#include "receiver/ownership.h"
+#include "run/published_source.h"
 #include "run/run_config.h"
 #include "source/geometry.h"
 #include "tensor/catalogue.h"
@@ -20,17 +20,12 @@
 
 namespace dcr {
 
-struct RunModel {
+struct RunModel : PublishedSource {
   Checkpoint base;
-  Catalogue catalogue;
   OwnerPlan owner_plan;
   ReceiverPlan receiver_plan;
   std::vector<std::string> never_loaded;     // receivers' buffers that no canonical tensor reaches
   std::shared_ptr<const Geometry> geometry;  // of the owners
-  std::vector<std::vector<OwnerBox>> boxes;  // what each owner may send, in the order of its items
-  Digest digest{};                           // of names, dtypes, shapes and boxes
-
-  std::uint32_t owners() const { return owner_plan.ranks(); }
 };
 
 // Errors: of the checkpoint, the layouts and the geometry; kInvalidArgument if the configuration

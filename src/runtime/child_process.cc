@@ -1,6 +1,7 @@
 #include "runtime/child_process.h"
 
 #include <fcntl.h>
+#include <linux/close_range.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -18,10 +19,8 @@ Status failed(const std::string& what) {
 }
 
 // In the child, between fork and exec: only what is safe there.
-[[noreturn]] void become(char* const* arguments, int log, int report, pid_t parent) {
-  // The end of the parent is the end of the child, unless it ended before this line.
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() == parent && dup2(log, STDOUT_FILENO) >= 0 && dup2(log, STDERR_FILENO) >= 0) {
+[[noreturn]] void become(char* const* arguments, int log, int report) {
+  if (dup2(log, STDOUT_FILENO) >= 0 && dup2(log, STDERR_FILENO) >= 0) {
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);  // NOLINT(concurrency-mt-unsafe): one thread
@@ -30,6 +29,58 @@ Status failed(const std::string& what) {
   const int error = errno;
   static_cast<void>(!write(report, &error, sizeof error));
   _exit(127);
+}
+
+[[noreturn]] void become_child(char* const* arguments, int log, int report, pid_t parent) {
+  // The end of the parent is the end of the child, unless it ended before this line.
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(127);
+  become(arguments, log, report);
+}
+
+[[noreturn]] void become_detached(char* const* arguments, int log, int report) {
+  // The grandchild is nobody's child, and leads no session, so that no terminal can become its own.
+  if (setsid() < 0) _exit(127);
+  const pid_t pid = fork();
+  if (pid != 0) _exit(pid < 0 ? 127 : 0);
+  const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (nothing >= 0) dup2(nothing, STDIN_FILENO);
+  // Others' libraries open files without that flag.
+  close_range(STDERR_FILENO + 1, ~0U, CLOSE_RANGE_CLOEXEC);
+  become(arguments, log, report);
+}
+
+// Forks, and tells how that and the exec after it went.
+Result<pid_t> start_process(const std::vector<std::string>& arguments, const std::string& log,
+                            bool detached) {
+  std::vector<char*> pointers;
+  std::vector<std::string> copies = arguments;
+  pointers.reserve(copies.size() + 1);
+  for (std::string& argument : copies) pointers.push_back(argument.data());
+  pointers.push_back(nullptr);
+  const int file = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  if (file < 0) return failed("cannot open " + log);
+  std::array<int, 2> report{};
+  if (pipe2(report.data(), O_CLOEXEC) != 0) {
+    const Status status = failed("cannot make a pipe");
+    close(file);
+    return status;
+  }
+  const pid_t parent = getpid();
+  const pid_t pid = fork();
+  if (pid == 0 && detached) become_detached(pointers.data(), file, report[1]);
+  if (pid == 0) become_child(pointers.data(), file, report[1], parent);
+  const Status forked = pid < 0 ? failed("cannot start " + arguments[0]) : Status();
+  close(file);
+  close(report[1]);
+  int error = 0;
+  const bool reported = pid > 0 && read(report[0], &error, sizeof error) > 0;
+  close(report[0]);
+  DCR_TRY(forked);
+  if (detached || reported) waitpid(pid, nullptr, 0);
+  if (!reported) return pid;
+  errno = error;
+  return failed("cannot run " + arguments[0]);
 }
 
 }  // namespace
@@ -47,36 +98,13 @@ void kill_this_process() {
 
 void pause_this_process() { ::kill(getpid(), SIGSTOP); }
 
+Status start_detached(const std::vector<std::string>& arguments, const std::string& log) {
+  return start_process(arguments, log, true).status();
+}
+
 Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const std::vector<std::string>& arguments,
                                                           const std::string& log) {
-  std::vector<char*> pointers;
-  std::vector<std::string> copies = arguments;
-  pointers.reserve(copies.size() + 1);
-  for (std::string& argument : copies) pointers.push_back(argument.data());
-  pointers.push_back(nullptr);
-  const int file = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-  if (file < 0) return failed("cannot open " + log);
-  std::array<int, 2> report{};
-  if (pipe2(report.data(), O_CLOEXEC) != 0) {
-    const Status status = failed("cannot make a pipe");
-    close(file);
-    return status;
-  }
-  const pid_t parent = getpid();
-  const pid_t pid = fork();
-  if (pid == 0) become(pointers.data(), file, report[1], parent);
-  const Status forked = pid < 0 ? failed("cannot start " + arguments[0]) : Status();
-  close(file);
-  close(report[1]);
-  int error = 0;
-  const bool reported = pid > 0 && read(report[0], &error, sizeof error) > 0;
-  close(report[0]);
-  DCR_TRY(forked);
-  if (reported) {
-    waitpid(pid, nullptr, 0);
-    errno = error;
-    return failed("cannot run " + arguments[0]);
-  }
+  DCR_ASSIGN(const pid_t pid, start_process(arguments, log, false));
   return std::make_unique<ChildProcess>(pid);
 }
 

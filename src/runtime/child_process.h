@@ -18,6 +18,11 @@ Result<std::string> this_program();
 [[noreturn]] void kill_this_process();
 void pause_this_process();
 
+// Runs `arguments` as a process that outlives this one, in a session of its own, with no open file
+// of this one but standard error, which is appended to the file `log` as its standard output is.
+// Error: kIo naming what failed.
+Status start_detached(const std::vector<std::string>& arguments, const std::string& log);
+
 // A child process. It gets no open file of this one but standard error, which goes on into `log`.
 // It is killed when the thread that started it ends, however that comes. Not thread-safe.
 class ChildProcess {

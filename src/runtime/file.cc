@@ -327,4 +327,23 @@ Result<Bytes> read_file(FileSystem& files, const std::string& path, std::uint64_
   return bytes;
 }
 
+Status replace_file(FileSystem& files, const std::string& path, ByteSpan bytes,
+                    std::uint32_t permissions) {
+  const std::string beside = path + ".partial";
+  Status left_over = files.remove(beside);  // of a writer that was killed
+  if (!left_over.ok() && left_over.code() != Code::kNotFound) return left_over;
+  const auto write_beside = [&]() -> Status {
+    DCR_ASSIGN(const std::unique_ptr<File> file, files.create(beside, permissions));
+    DCR_TRY(file->write(0, bytes));
+    return file->sync();
+  };
+  Status written = write_beside();
+  if (written.ok()) written = files.rename(beside, path);
+  if (!written.ok()) {
+    static_cast<void>(files.remove(beside));  // the first error is the one to tell
+    return written;
+  }
+  return files.sync_directory(parent_path(path));
+}
+
 }  // namespace dcr

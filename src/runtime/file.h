@@ -93,4 +93,9 @@ std::string join_path(const std::string& directory, const std::string& name);
 // Reads a whole file of at most `bytes_max`. Error kTooLarge names file and limit.
 Result<Bytes> read_file(FileSystem& files, const std::string& path, std::uint64_t bytes_max);
 
+// Puts a file at `path`, complete and synced, in place of one that is there. REQUIRES: one writer
+// at a time.
+Status replace_file(FileSystem& files, const std::string& path, ByteSpan bytes,
+                    std::uint32_t permissions);
+
 }  // namespace dcr

@@ -118,6 +118,12 @@ Result<std::optional<LockHolder>> ProcessLock::holder() const {
   return std::optional<LockHolder>({lock.l_pid, *start_time, read_turn()});
 }
 
+Result<bool> ProcessLock::is_locked() const {
+  struct flock lock = whole_file(F_WRLCK);
+  if (::fcntl(fd_, F_GETLK, &lock) != 0) return lock_error("examine the lock of", path_, errno);
+  return lock.l_type != F_UNLCK;
+}
+
 Result<bool> ProcessLock::try_lock() {
   struct flock lock = whole_file(F_WRLCK);
   if (::fcntl(fd_, F_SETLK, &lock) != 0) {

@@ -35,6 +35,9 @@ class ProcessLock {
   ProcessLock(const ProcessLock&) = delete;
   ProcessLock& operator=(const ProcessLock&) = delete;
 
+  // Whether some other process holds the lock.
+  Result<bool> is_locked() const;
+
   // Takes the lock; waits for at most `deadline_ms`, as its own sleeps count. Errors: kUnavailable,
   // another process holds it (named); kIo.
   Status lock(std::uint64_t deadline_ms);

@@ -1,0 +1,63 @@
+// A receiver's endpoint in its process: mailbox, machine, work, and the socket where the node's
+// agent hands payloads over.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "channel/descriptors.h"
+#include "protocol/receiver.h"
+#include "run/endpoint_loop.h"
+#include "run/mailbox.h"
+#include "run/process_context.h"
+#include "run/receiver_work.h"
+
+namespace dcr {
+
+struct ReceiverHostOptions {
+  std::string name;
+  std::string engine;
+  ReceiverDetails details;
+  std::vector<std::string> owners;  // by rank
+  // The storage holds the base, until the receiver's first life has begun.
+  bool base_loaded = false;
+  std::function<bool()> cancelled;  // thread-safe
+};
+
+class ReceiverHost {
+ public:
+  // `context` and `work` must outlive it. Errors: of the mailbox and the socket.
+  static Result<std::unique_ptr<ReceiverHost>> open(ProcessContext& context,
+                                                    ReceiverHostOptions options,
+                                                    ReceiverWork& work);
+  ReceiverHost(ProcessContext& context, ReceiverHostOptions options, ReceiverWork& work,
+               std::unique_ptr<Mailbox> mailbox, DescriptorListener listener);
+
+  // The machine, on the calling thread, until it is cancelled (kCancelled) or an operator is
+  // needed.
+  Status run();
+  // Beside run(), on another thread: takes payloads until it is cancelled.
+  void take_payloads();
+
+  // The incarnation that the endpoint has now. Thread-safe.
+  Endpoint endpoint() const { return {options_.name, mailbox_->incarnation()}; }
+
+ private:
+  using Loop = EndpointLoop<ReceiverEndpoint, ReceiverEvent, ReceiverEffect>;
+
+  static LoopParts parts_of(ProcessContext& context, const std::function<bool()>& cancelled);
+  Status take_payload(const DescriptorSocket& socket);
+
+  ProcessContext& context_;
+  const ReceiverHostOptions options_;
+  ReceiverWork& work_;
+  const std::unique_ptr<Mailbox> mailbox_;
+  const DescriptorListener listener_;
+  Loop loop_;
+  bool started_ = false;  // a life has begun: the storage may hold other bits than the base's
+};
+
+}  // namespace dcr

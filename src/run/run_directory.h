@@ -1,0 +1,85 @@
+// A run directory: all that a run on one machine needs. Who takes part has a key and a lock here,
+// and is found by its name; the processes that nobody starts by hand are started by whoever finds
+// that they are missing (docs/RUN_DIRECTORY.md).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "dcr/status.h"
+#include "run/run_config.h"
+#include "run/run_peers.h"
+#include "runtime/clock.h"
+#include "runtime/process_lock.h"
+
+namespace dcr {
+
+// The agent that feeds all receivers of the machine.
+inline constexpr const char* kDirectoryNode = "node-0";
+// The operator that commands have.
+inline constexpr const char* kDirectoryOperator = "operator";
+
+// Thread-safe.
+class RunDirectory {
+ public:
+  // Opens it, and makes what is not there: the control plane, folders that only this user may look
+  // into, and the settings. Errors: kInvalidArgument, others may write to it, its path is relative
+  // or too long for sockets, or a setting is wrong; those of the control plane, which refuses a
+  // network file system by name; kIo.
+  static Result<std::unique_ptr<RunDirectory>> open(const std::string& path);
+  explicit RunDirectory(RunConfig config);
+  RunDirectory(const RunDirectory&) = delete;
+  RunDirectory& operator=(const RunDirectory&) = delete;
+
+  // Without peers.
+  const RunConfig& config() const { return config_; }
+  const std::shared_ptr<DirectoryPeers>& peers() const { return peers_; }
+  std::string sources_path() const;
+  std::string log_path(const std::string& name) const;
+
+  // That an endpoint takes part, until it is destroyed or its process ends.
+  class Presence {
+   public:
+    Presence(RunDirectory& directory, std::string name, std::unique_ptr<ProcessLock> lock)
+        : directory_(directory), name_(std::move(name)), lock_(std::move(lock)) {}
+    ~Presence();
+    Presence(const Presence&) = delete;
+    Presence& operator=(const Presence&) = delete;
+
+   private:
+    RunDirectory& directory_;
+    const std::string name_;
+    const std::unique_ptr<ProcessLock> lock_;
+  };
+
+  // Makes an endpoint known, with a key of its own, and takes its lock. The directory must outlive
+  // what it returns. Errors: kExists, an endpoint of this name takes part already; kMismatch, the
+  // name is that of another role; kInvalidArgument for the name; kIo.
+  Result<std::unique_ptr<Presence>> enter(const std::string& name, const SenderRole& role);
+
+  // Whether an endpoint of this name takes part, in whichever process. Errors: kIo.
+  Result<bool> is_present(const std::string& name);
+  // Whether anybody does but for coordinators, nodes and operators.
+  Result<bool> has_members();
+
+  // Starts coordinators and the node's agent, as processes of `program` (the command dcr) that
+  // outlive this one, where they are missing; a name at most once in a few seconds. Errors: kIo.
+  Status start_processes(const std::string& program, Clock& clock);
+
+ private:
+  std::string lock_path(const std::string& name) const;
+
+  const RunConfig config_;
+  const std::shared_ptr<DirectoryPeers> peers_;
+  std::mutex mutex_;
+  std::set<std::string> entered_;                    // by this process; guarded by mutex_
+  std::map<std::string, std::uint64_t> started_ns_;  // when last; guarded by mutex_
+};
+
+}  // namespace dcr
