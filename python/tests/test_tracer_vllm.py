@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -119,6 +119,7 @@ CASES = {
         "Glm4MoeForCausalLM",
         {
             **ATTENTION,
+            "num_hidden_layers": 3,  # one with experts in each of two stages
             "n_routed_experts": 8,
             "n_shared_experts": 1,
             "num_experts_per_tok": 2,
@@ -176,6 +177,26 @@ CASES = {
         },
         scratch=("*.A_log",),
     ),
+    "nemotron_h_moe": Case(
+        "NemotronHConfig",
+        "nemotron_h",
+        "NemotronHForCausalLM",
+        {
+            **ATTENTION,
+            "num_hidden_layers": 4,
+            "hybrid_override_pattern": "ME*E",
+            "mamba_num_heads": 8,
+            "mamba_head_dim": 16,
+            "ssm_state_size": 16,
+            "n_groups": 4,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 384,
+            "moe_shared_expert_intermediate_size": 64,
+        },
+        experts=True,
+        scratch=("*.A_log", "*.mixer.gate.weight", "*.e_score_correction_bias"),
+    ),
     "gpt_oss": Case(
         "GptOssConfig",
         "gpt_oss",
@@ -191,7 +212,35 @@ CASES = {
         scratch=("*.down_proj_bias",),
     ),
 }
-SIZES = [(1, False), (2, False), (4, False), (2, True), (4, True)]
+
+
+class Layout(NamedTuple):
+    """How a model is spread over ranks."""
+
+    tensor: int = 1
+    pipeline: int = 1
+    data: int = 1
+    expert_parallel: bool = False
+
+    def __str__(self) -> str:
+        parts = [f"{'ep' if self.expert_parallel else 'tp'}{self.tensor}"]
+        parts += [f"pp{self.pipeline}"] if self.pipeline > 1 else []
+        parts += [f"dp{self.data}"] if self.data > 1 else []
+        return "-".join(parts)
+
+
+LAYOUTS = [
+    Layout(tensor=1),
+    Layout(tensor=2),
+    Layout(tensor=4),
+    Layout(tensor=2, expert_parallel=True),
+    Layout(tensor=4, expert_parallel=True),
+    Layout(pipeline=2),
+    Layout(tensor=2, pipeline=2),
+    Layout(data=2),
+    Layout(data=2, expert_parallel=True),
+    Layout(tensor=2, data=2, expert_parallel=True),
+]
 
 
 def fill(model: Any) -> None:
@@ -247,11 +296,12 @@ def make_checkpoint(case: Case, directory: Path) -> dict[str, Any]:
 def selected() -> Iterator[Any]:
     chosen = os.environ.get("DCR_VLLM_CLASSES", "").split()
     for name, case in CASES.items():
-        for size, expert_parallel in SIZES:
-            if (expert_parallel and not case.experts) or (chosen and name not in chosen):
+        for layout in LAYOUTS:
+            # Without experts, ranks of data parallelism are replicas.
+            distributed = layout.expert_parallel or layout.data > 1
+            if (distributed and not case.experts) or (chosen and name not in chosen):
                 continue
-            label = f"{name}-{'ep' if expert_parallel else 'tp'}{size}"
-            yield pytest.param(name, size, expert_parallel, id=label)
+            yield pytest.param(name, layout, id=f"{name}-{layout}")
 
 
 def refit_ranks(
@@ -296,14 +346,20 @@ def check_classes(case: Case, receivers: list[ModelReceiver]) -> None:
     print(f"{100 * traced / everything:.3f} % of {everything} bytes traced")
 
 
-@pytest.mark.parametrize(("name", "size", "expert_parallel"), selected())
-def test_class(checkpoints: Any, name: str, size: int, expert_parallel: bool) -> None:
+@pytest.mark.parametrize(("name", "layout"), selected())
+def test_class(checkpoints: Any, name: str, layout: Layout) -> None:
     case = CASES[name]
     directory, tensors = checkpoints[name]
-    ranks = Ranks(directory, size, expert_parallel=expert_parallel)
+    ranks = Ranks(
+        directory,
+        layout.tensor,
+        expert_parallel=layout.expert_parallel,
+        pipeline=layout.pipeline,
+        data=layout.data,
+    )
     state = StateOwner(tensors)
     models, receivers = [], []
-    for rank in range(size):
+    for rank in range(ranks.count):
         model = ranks.build(rank)
         fill(model)
         load(ranks, rank, model, tensors)

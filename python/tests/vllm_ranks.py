@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -61,13 +62,13 @@ class _Group:
 
 
 @contextmanager
-def _as_rank(rank: int, size: int) -> Iterator[None]:
+def _as_rank(groups: dict[str, tuple[int, int]]) -> Iterator[None]:
+    """With groups of these ranks and sizes; all others are of one rank."""
     names = ("_WORLD", "_TP", "_EP", "_ETP", "_PP", "_DP", "_DCP", "_PCP", "_EPLB")
     before = {name: getattr(parallel_state, name, None) for name in names}
-    single = {name: _Group(0, 1, name) for name in ("_PP", "_DP", "_DCP", "_PCP")}
-    wide = {name: _Group(rank, size, name) for name in ("_WORLD", "_TP", "_EP", "_ETP")}
-    for name, group in {**single, **wide, "_EPLB": None}.items():
-        setattr(parallel_state, name, group)
+    for name in names:
+        setattr(parallel_state, name, _Group(*groups.get(name, (0, 1)), name))
+    parallel_state._EPLB = None
     try:
         yield
     finally:
@@ -100,17 +101,54 @@ def _expert_maps_in_host_memory() -> Iterator[None]:
         expert_map_manager.determine_expert_map = original
 
 
+@contextmanager
+def _experts_without_a_gate() -> Iterator[None]:
+    """They have no kernel on CPUs, which vLLM says while a model is built. Loading needs none."""
+    from vllm.model_executor.layers.fused_moe import config, unquantized_fused_moe_method
+    from vllm.model_executor.layers.fused_moe.experts.cpu_moe import CPUUnquantizedExperts
+    from vllm.model_executor.layers.fused_moe.oracle.unquantized import UnquantizedMoeBackend
+
+    check = config.FusedMoEConfig.__post_init__
+    select = unquantized_fused_moe_method.select_unquantized_moe_backend
+
+    def checked_elsewhere(self: Any) -> None:
+        with mock.patch.object(config.current_platform, "is_xpu", lambda: True):
+            check(self)
+
+    def select_any(moe_config: Any) -> Any:
+        if moe_config.is_act_and_mul:
+            return select(moe_config)
+        return UnquantizedMoeBackend.CPU, CPUUnquantizedExperts
+
+    with (
+        mock.patch.object(config.FusedMoEConfig, "__post_init__", checked_elsewhere),
+        mock.patch.object(
+            unquantized_fused_moe_method, "select_unquantized_moe_backend", select_any
+        ),
+    ):
+        yield
+
+
 class Ranks:
-    """A model's ranks. Models are built, and load, in their rank's turn only."""
+    """A model's ranks: `size` of tensor parallelism, in so many pipeline stages, so often in data
+    parallelism. Models are built, and load, in their rank's turn only."""
 
     def __init__(
-        self, directory: Path, size: int, *, expert_parallel: bool = False, device: str = "cpu"
+        self,
+        directory: Path,
+        size: int,
+        *,
+        expert_parallel: bool = False,
+        pipeline: int = 1,
+        data: int = 1,
+        device: str = "cpu",
     ) -> None:
         from vllm.engine.arg_utils import EngineArgs
 
-        self.size = size
+        self._tensor, self._pipeline, self._data = size, pipeline, data
+        self.count = size * pipeline * data
         self._device = device
-        with _as_rank(0, size):
+        with _as_rank({}):
             self._config = EngineArgs(
                 model=str(directory),
                 skip_tokenizer_init=True,
@@ -120,25 +158,41 @@ class Ranks:
                 max_model_len=128,
                 enable_expert_parallel=expert_parallel,
             ).create_engine_config()
-        self._config.parallel_config.tensor_parallel_size = size
-        self._config.parallel_config.world_size = size
+        parallel = self._config.parallel_config
+        parallel.tensor_parallel_size, parallel.pipeline_parallel_size = size, pipeline
+        parallel.world_size, parallel.data_parallel_size = size * pipeline, data
 
     @contextmanager
     def turn(self, rank: int) -> Iterator[None]:
-        """It is this rank's turn."""
+        """It is this rank's turn. Ranks count as vLLM counts them: tensor parallel ones first."""
         from vllm.config import set_current_vllm_config
 
-        with set_current_vllm_config(self._config), torch.no_grad(), _as_rank(rank, self.size):
-            self._config.parallel_config.rank = rank
+        tensor = rank % self._tensor
+        pipeline = rank // self._tensor % self._pipeline
+        data = rank // self._tensor // self._pipeline
+        groups = {
+            "_WORLD": (rank, self.count),
+            "_TP": (tensor, self._tensor),
+            "_ETP": (tensor, self._tensor),
+            "_PP": (pipeline, self._pipeline),
+            "_DP": (data, self._data),
+            "_EP": (data * self._tensor + tensor, self._data * self._tensor),
+        }
+        with set_current_vllm_config(self._config), torch.no_grad(), _as_rank(groups):
+            self._config.parallel_config.rank = rank % (self._tensor * self._pipeline)
+            self._config.parallel_config.data_parallel_rank = data
             yield
 
     def build(self, rank: int) -> Any:
         """A new model of the rank, whose parameters have not been loaded."""
         from vllm.model_executor.model_loader.utils import initialize_model
+        from vllm.model_executor.models import utils
         from vllm.utils.torch_utils import set_default_torch_dtype
 
-        with self.turn(rank), _expert_maps_in_host_memory():
+        with self.turn(rank), _expert_maps_in_host_memory(), _experts_without_a_gate():
             # A model before it has used the same names.
             self._config.compilation_config.static_forward_context.clear()
+            # Remembered by the id of a model that may be gone.
+            utils._model_to_pp_missing_layer_names.clear()
             with set_default_torch_dtype(torch.bfloat16), torch.device(self._device):
                 return initialize_model(vllm_config=self._config)
