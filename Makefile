@@ -1,7 +1,8 @@
 # The short names of everything that is done here; docs/HACKING.md says more.
 # `make` builds the programs to build/release/bin/.
 
-.PHONY: release setup python test test-arm64 lint demo cluster fuzz bench spec mutants clean
+.PHONY: release setup python test test-arm64 lint demo cluster fuzz bench spec mutants clean \
+  training-run
 
 release:
 	cmake --preset release
@@ -40,6 +41,11 @@ cluster: setup release
 	CLUSTER_SEED=$(CLUSTER_SEED) CLUSTER_REFITS=$(CLUSTER_REFITS) \
 	  CLUSTER_TRANSITIONS=$(CLUSTER_TRANSITIONS) python3 tests/cluster_test.py \
 	  build/release/bin/dcr ClusterTest.test_random_kills ClusterTest.test_memory_stays_as_it_is
+
+# Reinforcement learning with rollouts by vLLM, its arms compared bit for bit; with this many seeds.
+SEEDS ?= 1
+training-run: python
+	build/venv/bin/python python/training/run.py full --seeds $(SEEDS)
 
 # FUZZ_SECONDS for each target.
 FUZZ_SECONDS ?= 300
