@@ -41,6 +41,14 @@ def dtype_name(dtype: torch.dtype) -> str:
     return name
 
 
+def torch_dtype(name: str) -> torch.dtype:
+    """The inverse of `dtype_name`."""
+    dtype = _DTYPES.get(name)
+    if dtype is None:
+        raise Unsupported(f"torch has no tensors of {name}")
+    return dtype
+
+
 def view_of(storage: int, tensor: torch.Tensor) -> TensorView:
     """Where the tensor lies in its storage, which has this id."""
     offset = int(tensor.storage_offset())
@@ -87,9 +95,7 @@ class Storages:
 
     def given(self, value: TensorView) -> torch.Tensor:
         """A tensor over a scratch storage of the memory, which has to outlive it."""
-        dtype = _DTYPES.get(value.dtype)
-        if dtype is None:
-            raise Unsupported(f"torch has no tensors of {value.dtype}")
+        dtype = torch_dtype(value.dtype)
         shape = list(value.sizes)
         if isinstance(self.memory, SizedTargets):
             return torch.empty(shape, dtype=dtype, device="meta")
