@@ -10,22 +10,27 @@
 docs/PYTHON.md has the whole of it.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from dcr import errors
-from dcr._core import (
-    ApplyResult,
-    Difference,
-    DiffResult,
-    GroupInfo,
-    InspectResult,
-    LeftOut,
-    Progress,
-    StreamInfo,
-    TargetFile,
-    VerifyResult,
-    format_version,
-)
-from dcr._delta import apply, apply_in_place, diff, inspect, verify
 from dcr.errors import Error
+
+if TYPE_CHECKING:
+    from dcr._core import (
+        ApplyResult,
+        Difference,
+        DiffResult,
+        GroupInfo,
+        InspectResult,
+        LeftOut,
+        Progress,
+        StreamInfo,
+        TargetFile,
+        VerifyResult,
+        format_version,
+    )
+    from dcr._delta import apply, apply_in_place, diff, inspect, verify
 
 __all__ = [
     "ApplyResult",
@@ -47,3 +52,14 @@ __all__ = [
     "inspect",
     "verify",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Loads the core when something of it is first asked for: vLLM's processes import this package
+    whatever they are configured for."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    functions = ("apply", "apply_in_place", "diff", "inspect", "verify")
+    value = getattr(import_module("dcr._delta" if name in functions else "dcr._core"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,249 @@
+"""The gate of an engine: nothing runs in it while weights change, and what runs is labelled right.
+
+It acts on the engine's own thread, the busy loop that schedules and steps, where nothing else can
+be going on. `InprocessGate` is for engines without one.
+"""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from importlib import import_module
+from typing import Any
+
+from dcr.errors import Cancelled, Conflict, Unavailable, Unsupported
+from dcr.vllm import endpoints
+from dcr.vllm.settings import Settings
+
+Work = Callable[[], "Future[None] | None"]
+
+
+class _Job:
+    """Work for the engine's thread. It may go on after the call, until the future that it returns
+    is done."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self.future: Future[None] = Future()
+
+    def __call__(self) -> None:
+        try:
+            later = self._work()
+        except Exception as error:
+            self.fail(error)
+        except BaseException:  # Ctrl-C, on a user's own thread
+            self.fail(Cancelled("interrupted"))
+            raise
+        else:
+            if later is None:
+                self._finish(None)
+            else:
+                later.add_done_callback(lambda done: self._finish(done.exception()))
+
+    def fail(self, error: BaseException) -> None:
+        self._finish(error)
+
+    def _finish(self, error: BaseException | None) -> None:
+        try:
+            if error is None:
+                self.future.set_result(None)
+            else:
+                self.future.set_exception(error)
+        except InvalidStateError:
+            pass  # the engine ended meanwhile, which was said
+
+
+class EngineGate:
+    """The agent of one EngineCore. It starts closed."""
+
+    def __init__(self, core: Any, settings: Settings) -> None:
+        self.settings = settings
+        self.label: str | None = None  # of the last opening
+        self.handle: endpoints.Gate | None = None
+        self.core = core
+        self._states: Any = import_module("vllm.v1.core.sched.interface").PauseState
+        self._own = self._states.PAUSED_ALL
+        self._users = core.scheduler.pause_state
+        self._closed = True
+        self._acting = False
+        self._jobs: set[_Job] = set()
+        self._lock = threading.Lock()
+        self._ended = False
+        self._take_over()
+
+    # What the run's gate calls, from its thread.
+
+    def close(self, fail_requests: bool) -> None:
+        """Returns when no forward pass runs and none can begin. The second time does nothing,
+        unless the requests that were kept are to fail now."""
+        self._run(lambda: self._begin_close(fail_requests))
+
+    def open(self, label: str) -> None:
+        """Shows the label, forgets what was computed with other weights, and lets requests run."""
+        self._run(lambda: self._open(str(label)))
+
+    def _run(self, work: Work) -> None:
+        job = _Job(work)
+        with self._lock:
+            if self._ended:
+                raise Cancelled(f"engine {self.settings.engine} has ended")
+            self._jobs.add(job)
+        try:
+            self._post(job)
+            job.future.result()
+        finally:
+            with self._lock:
+                self._jobs.discard(job)
+
+    def end(self) -> None:
+        """The engine ends: nobody waits for it any more."""
+        with self._lock:
+            self._ended = True
+            jobs = list(self._jobs)
+        for job in jobs:
+            job.fail(Cancelled(f"engine {self.settings.engine} has ended"))
+        if self.handle is not None:
+            self.handle.close()
+
+    # On the engine's thread.
+
+    def _post(self, job: _Job) -> None:
+        types: Any = import_module("vllm.v1.engine").EngineCoreRequestType
+        self.core.input_queue.put_nowait((types.WAKEUP, job))
+
+    def _take_over(self) -> None:
+        """From here on a user's own pauses and the gate's are told apart, and either one holds."""
+        core = self.core
+        self._set_pause_state = core.scheduler.set_pause_state
+        self._set_weight_version = core.set_weight_version
+        self._sleep = core.sleep
+        self._suspend = core.model_executor.sleep
+        core.scheduler.set_pause_state = self._pause_state_asked
+        core.set_weight_version = self._refuse_version
+        core.sleep = self._sleep_asked
+        core.model_executor.sleep = self._suspend_asked
+        core._dcr_gate = self
+        self._apply_pause()
+
+    def _apply_pause(self) -> None:
+        self._set_pause_state(max(self._own, self._users))
+
+    def _pause_state_asked(self, pause_state: Any) -> None:
+        if self._acting:
+            self._own = max(self._own, pause_state)
+        else:
+            self._users = pause_state
+        self._apply_pause()
+
+    def _refuse_version(self, weight_version: str) -> None:
+        raise Unsupported(
+            f"weight version {weight_version!r}: with the backend dcr it is the label of the refit "
+            "that was committed"
+        )
+
+    def _sleep_asked(self, level: int = 1, mode: str = "abort") -> Any:
+        self._check_sleep(level)
+        return self._sleep(level, mode)
+
+    def _suspend_asked(self, level: int = 1) -> Any:
+        # Again: requests may have been drained since the first check.
+        self._check_sleep(level)
+        return self._suspend(level)
+
+    def _check_sleep(self, level: int) -> None:
+        if level >= 2:
+            raise Unsupported(
+                f"sleep(level={level}) discards weights, which the backend dcr keeps: use level 1"
+            )
+        if level == 1 and self._own != self._states.UNPAUSED:
+            raise Unsupported(
+                "sleep(level=1) while the gate is closed: weights may be written at any time; "
+                "sleep(level=0) pauses requests alone"
+            )
+
+    def _check_awake(self) -> None:
+        if self.core.model_executor.is_sleeping:
+            raise Unsupported(
+                f"engine {self.settings.engine} sleeps at level 1: wake_up() first"
+            )
+
+    def _begin_close(self, fail_requests: bool) -> "Future[None] | None":
+        self._check_awake()
+        if self._closed and not fail_requests:
+            return None
+        pending = self._pause("abort" if fail_requests else self.settings.pause)
+        if pending is None:
+            self._closed_now()
+            return None
+        done: Future[None] = Future()
+
+        def finish(paused: "Future[None]") -> None:
+            error = paused.exception()
+            if error is not None:
+                done.set_exception(error)
+                return
+            self._closed_now()
+            done.set_result(None)
+
+        pending.add_done_callback(finish)
+        return done
+
+    def _pause(self, mode: str) -> "Future[None] | None":
+        """Pauses as a user would. Done when the engine has nothing to step and devices are idle."""
+        self._acting = True
+        try:
+            pending: Future[None] | None = self.core.pause_scheduler(mode=mode, clear_cache=False)
+        finally:
+            self._acting = False
+        return pending
+
+    def _closed_now(self) -> None:
+        self._closed = True
+        # A pause that drains would let go on what is queued with a cache of its own.
+        self._own = self._states.PAUSED_ALL
+        self._apply_pause()
+
+    def _open(self, label: str) -> None:
+        self._check_awake()
+        if not self._closed:
+            raise Conflict(f"engine {self.settings.engine} is open, at {self.label!r}")
+        self._set_weight_version(label)
+        self._reset_caches()
+        self.label = label
+        self._closed = False
+        self._own = self._states.UNPAUSED
+        self._apply_pause()
+
+    def _reset_caches(self) -> None:
+        core = self.core
+        # Running requests are computed again from their tokens, with the new weights.
+        resets: dict[str, Callable[[], Any]] = {
+            "prefix": lambda: core.reset_prefix_cache(reset_running_requests=True),
+            "KV connector": lambda: core.reset_prefix_cache(reset_connector=True),
+            "multimodal": core.reset_mm_cache,
+            "encoder": core.reset_encoder_cache,
+        }
+        for name, reset in resets.items():
+            try:
+                done = reset() is not False
+                reason = "it is in use"
+            except Exception as error:
+                done, reason = False, str(error)
+            if not done:
+                raise Unavailable(
+                    f"engine {self.settings.engine}: the {name} cache could not be reset: {reason}"
+                )
+
+
+def start(gate: EngineGate) -> None:
+    """Starts the workers' receivers, and the engine's gate over them."""
+    from dcr.vllm.backend import start_receiver
+
+    settings = gate.settings
+    receivers = gate.core.collective_rpc(start_receiver, args=(settings.engine,))
+    run = endpoints.open_run(settings.run)
+    gate.handle = run.gate(settings.engine, receivers=receivers, agent=gate)
+
+
+def attach(core: Any) -> None:
+    """Gives an EngineCore with a busy loop its gate, on that loop's thread, before it steps."""
+    start(EngineGate(core, Settings.of(core.vllm_config)))

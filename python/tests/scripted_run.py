@@ -1,0 +1,109 @@
+"""A stand-in for `dcr.run` that does what a test says, one step at a time, over sockets in the
+run's directory: gates close and open, receivers load weights. It reaches all of vLLM's processes as
+a plugin of its own."""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Client, Listener
+from pathlib import Path
+from typing import Any
+
+Answer = Callable[..., Any]
+
+
+class Endpoint:
+    """Answers commands on a socket that is called as it is."""
+
+    def __init__(self, path: Path, commands: dict[str, Answer], facts: dict[str, Any]) -> None:
+        self.facts = facts
+        self._commands = {**commands, "facts": lambda: facts}
+        self._listener = Listener(str(path), "AF_UNIX")
+        self.closed = False
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            with self._listener.accept() as connection:
+                name, args = connection.recv()
+                if name == "stop":
+                    return
+                try:
+                    connection.send((True, self._commands[name](*args)))
+                except Exception as error:
+                    connection.send((False, f"{type(error).__name__}: {error}"))
+
+    def close(self) -> None:
+        self.closed = True
+
+    def status(self) -> Any:
+        return self.facts.get("status", "scripted")
+
+
+class Gate(Endpoint):
+    def status(self) -> tuple[bool, str]:
+        return False, "no refit yet"
+
+
+def addressed(directory: str | os.PathLike[str], name: str) -> Path:
+    return Path(directory) / f"{name}.socket"
+
+
+class Run:
+    """What `dcr.run.Run` is to dcr.vllm."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def gate(self, engine: str, *, receivers: Sequence[str], agent: Any) -> Gate:
+        commands = {"close": agent.close, "open": agent.open}
+        facts = {"receivers": list(receivers), "pid": os.getpid()}
+        return Gate(addressed(self._path, "gate-" + engine), commands, facts)
+
+    def receiver(
+        self,
+        name: str,
+        *,
+        engine: str,
+        model: Any,
+        load_weights: Answer,
+        never_loaded: Sequence[str],
+        before_prewarm: Answer,
+        after_apply: Answer | None,
+    ) -> Endpoint:
+        def load(file: str) -> None:
+            from safetensors.torch import load_file
+
+            load_weights(iter(load_file(file).items()))
+            if after_apply is not None:
+                after_apply()
+
+        facts = {"engine": engine, "never_loaded": list(never_loaded), "pid": os.getpid()}
+        commands = {"load": load, "prewarm": before_prewarm}
+        return Endpoint(addressed(self._path, name), commands, facts)
+
+
+def tell(directory: str | os.PathLike[str], name: str, command: str, *args: Any) -> Any:
+    """Has an endpoint do something, once it is there; what it raises is a RuntimeError here."""
+    path = addressed(directory, name)
+    until = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < until, f"there is no {name}"
+        time.sleep(0.01)
+    with Client(str(path), "AF_UNIX") as connection:
+        connection.send((command, args))
+        done, answer = connection.recv()
+    if not done:
+        raise RuntimeError(answer)
+    return answer
+
+
+def register() -> None:
+    """The plugin: `dcr.run` is this, and the tests' model class is known without a look at it."""
+    from vllm_ranks import register as register_model
+
+    sys.modules["dcr.run"] = sys.modules[__name__]
+    register_model("Qwen3ForCausalLM", "qwen3")
+    register_model("Qwen3MoeForCausalLM", "qwen3_moe")

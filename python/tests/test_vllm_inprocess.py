@@ -1,0 +1,197 @@
+"""Engines in the user's own process: they start closed, `sync` opens them, and what they answer is
+of the weights that they say, whatever a user does in between."""
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_run import tell
+from vllm_engines import (
+    Aside,
+    Child,
+    answers,
+    generate,
+    in_process,
+    make_model,
+    needs_vllm,
+    sampling,
+    spans,
+    weights_of,
+)
+
+needs_vllm()
+
+LONG = list(range(3, 103))  # three blocks of the prefix cache, and something
+SHORT = [5, 7, 11, 13]
+
+
+def fresh(model: Path) -> dict[str, Any]:
+    """What an engine answers that never was refitted."""
+    from dcr.vllm import cpu_live
+
+    cpu_live.install()
+    llm = in_process(model, None)
+    return {
+        "long": answers(generate(llm, LONG, 12)),
+        "short": answers(generate(llm, SHORT, 12)),
+    }
+
+
+def refit(run: Path, model: Path, label: str) -> None:
+    tell(run, "gate-engine", "close", False)
+    tell(run, "engine.0", "load", weights_of(model))
+    tell(run, "gate-engine", "open", label)
+
+
+def refused(call: Any, *args: Any, **kwargs: Any) -> str:
+    try:
+        call(*args, **kwargs)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    raise AssertionError(f"{call} was done")
+
+
+def acted(llm: Any, call: Aside) -> Any:
+    """The result of what a gate was told, which the user's thread does."""
+    import dcr.vllm
+
+    while not call.done:
+        with contextlib.suppress(dcr.errors.Unavailable):
+            dcr.vllm.sync(llm, timeout=0.05)
+    return call.result()
+
+
+def closed(llm: Any, run: Path, fail_requests: bool = False) -> None:
+    acted(llm, Aside(tell, run, "gate-engine", "close", fail_requests))
+
+
+def opened(llm: Any, run: Path, label: str) -> None:
+    acted(llm, Aside(tell, run, "gate-engine", "open", label))
+
+
+def check_start(llm: Any, run: Path) -> None:
+    import dcr.vllm
+
+    said = refused(generate, llm, SHORT, 1)
+    assert said.startswith("InvalidArgument: engine engine: the gate is closed (no refit yet); ")
+    assert "dcr.vllm.sync(llm)" in said
+    llm.wake_up()  # a user's own
+    assert refused(generate, llm, SHORT, 1) == said
+    assert "not open after 0.1 s" in refused(dcr.vllm.sync, llm, timeout=0.1)
+    assert llm.get_weight_version() == "default"
+    assert not llm.llm_engine.has_unfinished_requests()
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        dcr.vllm.sync(llm)
+    assert tell(run, "gate-engine", "facts")["receivers"] == ["engine.0"]
+    assert tell(run, "engine.0", "facts")["never_loaded"] == ["*._?_scale", "*._prob_scale"]
+
+
+def check_flight(llm: Any, run: Path, models: list[Path]) -> None:
+    """A request is kept over a refit, and is computed again with the new weights."""
+    import dcr.vllm
+
+    engine = llm.llm_engine
+    engine.add_request("kept", {"prompt_token_ids": LONG}, sampling(12))
+    for _ in range(4):
+        engine.step()
+    call = Aside(refit, run, models[0], "v2")
+    assert dcr.vllm.sync(llm, label="v2") == "v2"
+    call.result()
+    outputs = []
+    while engine.has_unfinished_requests():
+        outputs += engine.step()
+    assert spans(outputs[-1]) == [("v1", 0, 4), ("v2", 4, 12)]
+
+
+def check_users(llm: Any, run: Path) -> None:
+    """Pauses of a user's own, and what only commits may do."""
+    import dcr.vllm
+
+    llm.sleep(level=0)
+    closed(llm, run)
+    assert "while the gate is closed" in refused(llm.sleep, level=1)
+    opened(llm, run, "v3")
+    assert llm.llm_engine.is_sleeping()  # as the user said
+    llm.wake_up()
+    assert spans(generate(llm, SHORT, 3)) == [("v3", 0, 3)]
+    assert "label of the refit" in refused(llm.update_weight_version, "mine")
+    assert "use level 1" in refused(llm.sleep, level=2)
+    assert "the trainer's refit()" in refused(llm.start_weight_update)
+    llm.sleep(level=1)
+    with pytest.raises(RuntimeError, match=r"sleeps at level 1: wake_up\(\) first"):
+        closed(llm, run)
+    llm.wake_up()
+    assert dcr.vllm.sync(llm) == "v3"
+
+
+def check_abort(llm: Any, run: Path) -> None:
+    """A gate that has to fail requests; and one whose caches can't be reset."""
+    engine = llm.llm_engine
+    engine.add_request("failed", {"prompt_token_ids": LONG}, sampling(12))
+    for _ in range(3):
+        engine.step()
+    closed(llm, run, fail_requests=True)
+    (output,) = engine.step()
+    assert output.finished and output.outputs[0].finish_reason == "abort"
+    assert spans(output) == [("v3", 0, 3)]
+    core = engine.engine_core.engine_core
+    reset, core.reset_encoder_cache = core.reset_encoder_cache, lambda: 1 / 0
+    with pytest.raises(RuntimeError, match="the encoder cache could not be reset: division by"):
+        opened(llm, run, "v4")
+    assert refused(generate, llm, SHORT, 1).startswith("InvalidArgument")
+    core.reset_encoder_cache = reset
+    reset, core.reset_prefix_cache = core.reset_prefix_cache, lambda **_: False
+    with pytest.raises(RuntimeError, match="the prefix cache could not be reset: it is in use"):
+        opened(llm, run, "v4")
+    core.reset_prefix_cache = reset
+    opened(llm, run, "v4")
+    assert spans(generate(llm, SHORT, 2)) == [("v4", 0, 2)]
+
+
+def engine(run: Path, models: list[Path]) -> dict[str, Any]:
+    import dcr.vllm
+
+    llm = in_process(models[0], run, live_weights=True, pause="keep")
+    check_start(llm, run)
+    call = Aside(tell, run, "gate-engine", "open", "v0")
+    assert dcr.vllm.sync(llm) == "v0"
+    call.result()
+    assert dcr.vllm.sync(llm, label="v0") == llm.get_weight_version() == "v0"
+    found = {"v0": {"long": answers(generate(llm, LONG, 12))}}
+    tell(run, "engine.0", "prewarm")  # live: nothing to refuse
+    call = Aside(refit, run, models[1], "v1")
+    assert dcr.vllm.sync(llm, label="v1") == "v1"
+    call.result()
+    output = generate(llm, LONG, 12)
+    assert spans(output) == [("v1", 0, 12)]
+    found["v1"] = {"long": answers(output), "short": answers(generate(llm, SHORT, 12))}
+    check_flight(llm, run, models)
+    output = generate(llm, LONG, 12)
+    assert spans(output) == [("v2", 0, 12)]
+    found["v2"] = {"long": answers(output), "short": answers(generate(llm, SHORT, 12))}
+    check_users(llm, run)
+    check_abort(llm, run)
+    call = Aside(tell, run, "gate-engine", "close", False)  # which nobody lets it do
+    time.sleep(0.2)
+    llm.llm_engine.engine_core.shutdown()
+    with pytest.raises(RuntimeError, match="Cancelled: engine engine has ended"):
+        call.result()
+    return found
+
+
+def test_engine_answers_with_the_weights_that_it_says(tmp_path: Path) -> None:
+    models = make_model(tmp_path, 2)
+    child = Child(engine, tmp_path, models)
+    others = [Child(fresh, model) for model in models]
+    found = child.result()
+    expected = [other.result() for other in others]
+    assert expected[0] != expected[1]
+    assert found["v0"]["long"] == expected[0]["long"]
+    assert found["v1"] == expected[1]  # the long prompt's blocks were cached under v0
+    assert found["v2"] == expected[0]

@@ -1,0 +1,194 @@
+"""Engines in processes of their own, as `LLM`, `AsyncLLM` and `vllm serve` have them: the gate acts
+in the EngineCore, and requests wait for it."""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_run import tell
+from vllm_engines import (
+    Aside,
+    Child,
+    arguments,
+    generate,
+    make_model,
+    needs_vllm,
+    sampling,
+    spans,
+    weights_of,
+)
+
+needs_vllm()
+
+PROMPT = list(range(3, 73))
+GATE = "gate-engine"
+
+
+def fork_engines() -> None:
+    """vLLM's processes are forked, as where nothing forbids it: vLLM is imported already."""
+    import multiprocessing
+
+    import vllm.v1.engine.utils
+    import vllm.v1.executor.multiproc_executor
+
+    for module in (vllm.v1.engine.utils, vllm.v1.executor.multiproc_executor):
+        module.get_mp_context = lambda: multiprocessing.get_context("fork")
+
+
+def llm(run: Path, models: list[Path]) -> None:
+    """`LLM`, with its processes started as it starts them."""
+    from vllm import LLM
+
+    worker = {"worker_extension_cls": "dcr.vllm.WorkerExtension"}
+    engine = LLM(**arguments(models[0], run, live_weights=True), **worker)
+    facts = tell(run, GATE, "facts")
+    assert facts["receivers"] == ["engine.0"]
+    assert os.getpid() != facts["pid"] != tell(run, "engine.0", "facts")["pid"]
+    (status,) = engine.collective_rpc("dcr_status")
+    assert status == {"receiver": "engine.0", "status": "scripted"}
+    call = Aside(generate, engine, PROMPT, 6)
+    time.sleep(0.5)
+    assert not call.done and engine.get_weight_version() == "default"
+    tell(run, GATE, "open", "v0")
+    assert spans(call.result()) == [("v0", 0, 6)]
+    tell(run, GATE, "close", False)
+    tell(run, "engine.0", "load", weights_of(models[1]))
+    tell(run, GATE, "open", "v1")
+    assert engine.get_weight_version() == "v1"
+    assert spans(generate(engine, PROMPT, 3)) == [("v1", 0, 3)]
+    with pytest.raises(Exception, match="label of the refit"):
+        engine.update_weight_version("mine")
+
+
+class Request:
+    """A request of an `AsyncLLM`, read as it comes."""
+
+    def __init__(self, engine: Any, name: str, tokens: int) -> None:
+        prompt = {"prompt_token_ids": PROMPT}
+        self._stream: AsyncIterator[Any] = engine.generate(prompt, sampling(tokens), name)
+        self.output: Any = None
+        self.task = asyncio.create_task(self._read())
+
+    async def _read(self) -> Any:
+        async for self.output in self._stream:
+            pass
+        return self.output
+
+    @property
+    def tokens(self) -> int:
+        return 0 if self.output is None else len(self.output.outputs[0].token_ids)
+
+    async def has(self, tokens: int) -> None:
+        async with asyncio.timeout(60):
+            while self.tokens < tokens:
+                await asyncio.sleep(0.001)
+
+
+async def told(run: Path, name: str, command: str, *args: Any) -> Any:
+    return await asyncio.to_thread(tell, run, name, command, *args)
+
+
+async def stands_still(request: Request) -> int:
+    """How many tokens a request has, which do not become more."""
+    before = request.tokens
+    await asyncio.sleep(0.4)
+    assert request.tokens == before
+    return before
+
+
+async def check_keep(engine: Any, run: Path, models: list[Path]) -> None:
+    first = Request(engine, "first", 4)
+    await engine.resume_generation()
+    assert await engine.wake_up()
+    assert await stands_still(first) == 0 and await engine.is_paused()
+    await told(run, GATE, "open", "v0")
+    assert spans(await first.task) == [("v0", 0, 4)]
+    kept = Request(engine, "kept", 300)
+    await kept.has(5)
+    await told(run, GATE, "close", False)
+    await asyncio.sleep(0.1)  # what was on its way
+    got = await stands_still(kept)
+    await engine.resume_generation()
+    assert await engine.wake_up()
+    assert await stands_still(kept) == got
+    await told(run, "engine.0", "load", weights_of(models[1]))
+    await told(run, GATE, "open", "v1")
+    assert spans(await kept.task) == [("v0", 0, got), ("v1", got, 300)]
+    # A user's own pause outlives a refit.
+    await engine.pause_generation(mode="keep")
+    await told(run, GATE, "close", False)
+    await told(run, GATE, "open", "v2")
+    paused = Request(engine, "paused", 4)
+    assert await stands_still(paused) == 0 and await engine.is_paused()
+    await engine.resume_generation()
+    assert spans(await paused.task) == [("v2", 0, 4)]
+
+
+async def check_abort(engine: Any, run: Path) -> None:
+    aborted = Request(engine, "aborted", 400)
+    await aborted.has(3)
+    await told(run, GATE, "close", True)
+    output = await aborted.task
+    assert output.outputs[0].finish_reason == "abort"
+    await told(run, GATE, "close", False)  # again
+    await told(run, GATE, "open", "v3")
+    with pytest.raises(RuntimeError, match="engine engine is open, at 'v3'"):
+        await told(run, GATE, "open", "v4")
+
+
+def engine_of(run: Path, model: Path, **dcr: Any) -> Any:
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments(model, run, **dcr)))
+
+
+def keeping(run: Path, models: list[Path]) -> None:
+    """`AsyncLLM`, keeping requests over refits."""
+    fork_engines()
+
+    async def check() -> None:
+        engine = engine_of(run, models[0], live_weights=True)
+        await check_keep(engine, run, models)
+        await check_abort(engine, run)
+        engine.shutdown()
+
+    asyncio.run(check())
+
+
+def draining(run: Path, models: list[Path]) -> None:
+    """`AsyncLLM`, letting requests finish before refits."""
+    fork_engines()
+
+    async def check() -> None:
+        engine = engine_of(run, models[0], live_weights=True, pause="wait")
+        await told(run, GATE, "open", "v0")
+        running = Request(engine, "running", 200)
+        await running.has(3)
+        closing = asyncio.create_task(told(run, GATE, "close", False))
+        await asyncio.sleep(0.05)
+        queued = Request(engine, "queued", 4)
+        await closing
+        assert spans(await running.task) == [("v0", 0, 200)]
+        assert await stands_still(queued) == 0
+        await told(run, GATE, "open", "v1")
+        assert spans(await queued.task) == [("v1", 0, 4)]
+        engine.shutdown()
+
+    asyncio.run(check())
+
+
+def test_llm(tmp_path: Path) -> None:
+    Child(llm, tmp_path, make_model(tmp_path, 2)).result()
+
+
+def test_requests_are_kept_or_fail(tmp_path: Path) -> None:
+    Child(keeping, tmp_path, make_model(tmp_path, 2)).result()
+
+
+def test_requests_are_drained(tmp_path: Path) -> None:
+    Child(draining, tmp_path, make_model(tmp_path, 2)).result()
