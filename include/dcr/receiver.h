@@ -186,6 +186,7 @@ class EmbeddedReceiver {
   // Of create().
   struct State;
   explicit EmbeddedReceiver(std::unique_ptr<State> state);
+  State& state() { return *state_; }
 
  private:
   std::unique_ptr<State> state_;

@@ -5,6 +5,7 @@
 #include "dcr/options.h"
 #include "owner.h"
 #include "receiver.h"
+#include "run.h"
 
 NB_MODULE(_core, module) {
   module.doc() = "The C++ core of DCR. Use the package `dcr`, which documents it.";
@@ -13,4 +14,5 @@ NB_MODULE(_core, module) {
   dcr::python::bind_delta(module);
   dcr::python::bind_owner(module);
   dcr::python::bind_receiver(module);
+  dcr::python::bind_run(module);
 }

@@ -452,6 +452,12 @@ void bind_calls(nb::class_<PythonOwner>& owner) {
 
 }  // namespace
 
+nb::object prepared_object(const OwnerResult& result) { return nb::cast(record_of(result)); }
+
+EmbeddedOwner& embedded_owner(nb::handle object) {
+  return nb::cast<PythonOwner&>(object).checked();
+}
+
 void bind_owner(nb::module_& module) {
   bind_records(module);
   module.def("encode_declaration", &encode, nb::arg("rank"), nb::arg("ranks"), nb::arg("tensors"),

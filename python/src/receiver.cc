@@ -435,6 +435,10 @@ void bind_geometry(nb::module_& module) {
 
 }  // namespace
 
+EmbeddedReceiver& embedded_receiver(nb::handle object) {
+  return nb::cast<PythonReceiver&>(object).core();
+}
+
 void bind_receiver(nb::module_& module) {
   bind_loader(module);
   bind_targets(module);

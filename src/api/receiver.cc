@@ -5,10 +5,9 @@
 #include <string>
 #include <utility>
 
+#include "api/embedded_receiver.h"
 #include "receiver/host_memory.h"
 #include "receiver/prewarm.h"
-#include "receiver/receiver.h"
-#include "runtime/threads.h"
 #include "tensor/catalogue.h"
 
 namespace dcr {
@@ -58,6 +57,20 @@ class SizedMemory final : public SizedTargets {
   std::uint64_t next_ = 0;
 };
 
+Status check_boxes(const std::vector<std::vector<CanonicalBox>>& owners) {
+  for (std::size_t owner = 0; owner < owners.size(); ++owner) {
+    for (const CanonicalBox& box : owners[owner]) {
+      if (box.sizes.size() == box.strides.size()) continue;
+      return Status(Code::kInvalidArgument,
+                    "owner " + std::to_string(owner) + " has a box of tensor " +
+                        std::to_string(box.tensor) + " with another number of strides than sizes");
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
 std::vector<std::vector<OwnerBox>> owner_boxes(
     const std::vector<std::vector<CanonicalBox>>& owners) {
   std::vector<std::vector<OwnerBox>> all;
@@ -74,31 +87,11 @@ std::vector<std::vector<OwnerBox>> owner_boxes(
   return all;
 }
 
-Status check_boxes(const std::vector<std::vector<CanonicalBox>>& owners) {
-  for (std::size_t owner = 0; owner < owners.size(); ++owner) {
-    for (const CanonicalBox& box : owners[owner]) {
-      if (box.sizes.size() == box.strides.size()) continue;
-      return Status(Code::kInvalidArgument,
-                    "owner " + std::to_string(owner) + " has a box of tensor " +
-                        std::to_string(box.tensor) + " with another number of strides than sizes");
-    }
-  }
-  return {};
-}
-
-}  // namespace
-
 std::unique_ptr<HostTargets> HostTargets::create(std::uint64_t scratch_bytes_max) {
   return std::make_unique<HostMemory>(scratch_bytes_max);
 }
 
 std::unique_ptr<SizedTargets> SizedTargets::create() { return std::make_unique<SizedMemory>(); }
-
-struct EmbeddedReceiver::State {
-  Catalogue catalogue;
-  std::unique_ptr<Executor> executor;
-  std::unique_ptr<Receiver> receiver;  // uses the two above
-};
 
 EmbeddedReceiver::EmbeddedReceiver(std::unique_ptr<State> state) : state_(std::move(state)) {}
 EmbeddedReceiver::~EmbeddedReceiver() = default;
@@ -109,6 +102,7 @@ Result<std::unique_ptr<EmbeddedReceiver>> EmbeddedReceiver::create(
   DCR_TRY(check_boxes(options.owners));
   auto state = std::make_unique<State>();
   DCR_ASSIGN(state->catalogue, Catalogue::make(std::move(tensors)));
+  state->memory = &memory;
   state->executor = make_executor(options.threads == 0 ? processor_count() : options.threads);
   ReceiverOptions inner;
   inner.owners = owner_boxes(options.owners);

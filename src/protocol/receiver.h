@@ -27,6 +27,9 @@ struct ReceiverEndpointOptions {
   std::vector<std::string> owners;  // their names, by rank
   // The base checkpoint was loaded and audited: the storage is {0, 0} if owners' digests agree.
   bool base_loaded = false;
+  // {0, 0} has weights that can be had. Else a receiver waits for the first commit, which brings
+  // everything.
+  bool base_exists = true;
   std::uint64_t credit_payloads = 264;
   std::uint64_t credit_bytes = 0;
   Waits waits;

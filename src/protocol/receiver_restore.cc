@@ -12,6 +12,10 @@ namespace dcr {
 using Kind = ReceiverWorkDone::Kind;
 
 void ReceiverEndpoint::Machine::begin_proof_or_restore() {
+  if (!options_.base_exists && records().commit.id == VersionId{}) {
+    trouble_ = "nothing is committed yet";
+    return join_without_version();
+  }
   if (!base_loaded_ || records().commit.id != VersionId{}) return begin_restore();
   life_ = Life::kProving;
   base_digests_.assign(options_.owners.size(), std::nullopt);

@@ -66,8 +66,8 @@ class EndpointLoop {
   Status run(const std::function<Machine()>& make, const Work& work) {
     mailbox_.start([this](const Endpoint& from, Message message) {
       if (intercept_ && intercept_(from, message)) return;
-      static_cast<void>(
-          events_->try_push({0, MessageArrived{from, std::move(message)}}, kMessagesWaitingMax));
+      static_cast<void>(events_->try_push({0, MessageArrived{from, std::move(message)}, nullptr},
+                                          kMessagesWaitingMax));
     });
     while (true) {
       Machine machine = make();
@@ -78,7 +78,12 @@ class EndpointLoop {
   }
 
   // An event of the outside, for whichever machine runs. Thread-safe.
-  void post(Event event) { events_->push({0, std::move(event)}); }
+  void post(Event event) { events_->push({0, std::move(event), nullptr}); }
+
+  // Has a question answered on the loop's thread, if it runs. Thread-safe.
+  void ask(std::function<void(const Machine&)> question) {
+    events_->push({0, Event{}, std::move(question)});
+  }
 
  private:
   // Messages beyond are dropped, as if they had been lost.
@@ -89,6 +94,7 @@ class EndpointLoop {
   struct Posted {
     std::uint64_t machine = 0;  // it is for; 0: any
     Event event;
+    std::function<void(const Machine&)> question;  // in place of an event; or empty
   };
 
   Milliseconds now() const { return parts_.clock.nanoseconds() / 1'000'000; }
@@ -112,6 +118,10 @@ class EndpointLoop {
         parts_.idle();
       }
       if (!posted || (posted->machine != 0 && posted->machine != number)) continue;
+      if (posted->question) {
+        posted->question(machine);
+        continue;
+      }
       parts_.points.after(operation_of(posted->event));
       running = step(machine, posted->event, number, work, &ended);
     }
@@ -126,7 +136,7 @@ class EndpointLoop {
     machine.step(event, now(), &effects);
     mailbox_.set_incarnation(machine.incarnation());
     const Post post = [events = events_, number](Event answer) {
-      events->push({number, std::move(answer)});
+      events->push({number, std::move(answer), nullptr});
     };
     for (const Effect& effect : effects) {
       if (watch_effect_) watch_effect_(effect);

@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "base/digest.h"
-#include "codec/container.h"
 #include "layout/checkpoint_reader.h"
 #include "layout/converters.h"
 #include "layout/shard.h"
+#include "run/payload_sink.h"
 #include "runtime/long_turns.h"
 
 namespace dcr {
@@ -31,38 +31,6 @@ const char* operation_of_stage(std::string_view stage) {
 }
 
 }  // namespace
-
-// One attempt's or restore's way into the object store.
-struct OwnerWork::Sink final : PayloadSink {
-  Sink(OwnerWork& of, ObjectOwnerTransport& to, std::uint64_t number, const Post& posts)
-      : owner(of), transport(to), attempt(number), post(posts) {}
-
-  Status send(std::uint64_t number, std::span<const std::uint8_t> bytes) override {
-    if (bytes.size() < kPayloadDigestOffset + sizeof(Digest)) {
-      return {Code::kInternal, "a payload that is shorter than its head"};
-    }
-    Digest digest{};
-    std::copy_n(bytes.begin() + kPayloadDigestOffset, digest.size(), digest.begin());
-    owner.context_.points().after("encode");
-    owner.context_.points().before("send");
-    {
-      const SpanTimer timer(&owner.context_.spans(), "submit_to_queued", owner.rank_);
-      DCR_TRY(transport.send(attempt, number, bytes, digest));
-    }
-    owner.context_.points().after("send");
-    payloads = number + 1;
-    bytes_sent += bytes.size();
-    post(OwnerProgress{payloads, bytes_sent});
-    return {};
-  }
-
-  OwnerWork& owner;
-  ObjectOwnerTransport& transport;
-  const std::uint64_t attempt;
-  const Post& post;
-  std::uint64_t payloads = 0;
-  std::uint64_t bytes_sent = 0;
-};
 
 OwnerWork::OwnerWork(ProcessContext& context, const RunModel& model, std::uint32_t rank)
     : context_(context),
@@ -181,7 +149,7 @@ Status OwnerWork::load(const std::string& path) {
 void OwnerWork::construct(const ConstructAndSend& work, const Post& post) {
   OwnerWorkDone done =
       done_of(OwnerWorkDone::Kind::kConstructAndSend, work.attempt.attempt, Status());
-  Sink sink(*this, *payloads_, work.attempt.attempt, post);
+  TransportSink sink(context_, *payloads_, rank_, work.attempt.attempt, post);
   const auto carry_out = [&]() -> Status {
     DCR_TRY(payloads_->begin(work.attempt.attempt));
     context_.points().before("bitdiff");
@@ -197,13 +165,13 @@ void OwnerWork::construct(const ConstructAndSend& work, const Post& post) {
     return payloads_->end(work.attempt.attempt);
   };
   done.status = carry_out();
-  if (done.status.ok()) payload_bytes_ = sink.bytes_sent;
+  if (done.status.ok()) payload_bytes_ = sink.bytes_sent();
   post(std::move(done));
 }
 
 void OwnerWork::restore(const SendBaseline& work, const Post& post) {
   const std::uint64_t stream = work.version.version + 1;
-  Sink sink(*this, *restores_, stream, post);
+  TransportSink sink(context_, *restores_, rank_, stream, post);
   OwnerWorkDone done = done_of(OwnerWorkDone::Kind::kSendBaseline, work.version.version, Status());
   const auto carry_out = [&]() -> Status {
     DCR_TRY(restores_->begin(stream));
@@ -213,7 +181,7 @@ void OwnerWork::restore(const SendBaseline& work, const Post& post) {
     return restores_->end(stream);
   };
   done.status = carry_out();
-  done.payloads = sink.payloads;
+  done.payloads = sink.payloads();
   post(std::move(done));
 }
 

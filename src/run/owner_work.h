@@ -46,8 +46,6 @@ class OwnerWork {
   const OwnerSizes& sizes() const { return owner_->sizes(); }
 
  private:
-  struct Sink;
-
   Status initialize();
   Status make_collective(OwnerInput* input);
   // First baselines, of all owners together. None is made where another version is committed, or

@@ -28,11 +28,13 @@ ReceiverHost::ReceiverHost(ProcessContext& context, ReceiverHostOptions options,
       work_(work),
       mailbox_(std::move(mailbox)),
       listener_(std::move(listener)),
-      loop_(options_.name, parts_of(context, options_.cancelled), *mailbox_) {}
+      loop_(options_.name, parts_of(context, options_), *mailbox_) {}
 
-LoopParts ReceiverHost::parts_of(ProcessContext& context, const std::function<bool()>& cancelled) {
+LoopParts ReceiverHost::parts_of(ProcessContext& context, const ReceiverHostOptions& options) {
   LoopParts parts = context.parts();
-  parts.cancelled = cancelled;
+  parts.cancelled = [&options] {
+    return options.cancelled() || (options.ended && options.ended());
+  };
   return parts;
 }
 
@@ -44,6 +46,7 @@ Status ReceiverHost::run() {
     options.details = options_.details;
     options.owners = options_.owners;
     options.base_loaded = options_.base_loaded && !started_;
+    options.base_exists = options_.base_exists;
     options.credit_bytes = context_.config().memory_bytes_max;
     options.waits = context_.config().waits;
     started_ = true;

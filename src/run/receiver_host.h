@@ -24,7 +24,10 @@ struct ReceiverHostOptions {
   std::vector<std::string> owners;  // by rank
   // The storage holds the base, until the receiver's first life has begun.
   bool base_loaded = false;
+  bool base_exists = true;  // see ReceiverEndpointOptions
   std::function<bool()> cancelled;  // thread-safe
+  // Another reason for the machine to end, asked on its thread; may be empty.
+  std::function<bool()> ended = {};
 };
 
 class ReceiverHost {
@@ -42,13 +45,15 @@ class ReceiverHost {
   // Beside run(), on another thread: takes payloads until it is cancelled.
   void take_payloads();
 
-  // The incarnation that the endpoint has now. Thread-safe.
-  Endpoint endpoint() const { return {options_.name, mailbox_->incarnation()}; }
+  // Has how it stands told, on the machine's thread. Thread-safe.
+  void ask(std::function<void(const StatusReply&)> answer) {
+    loop_.ask([answer](const ReceiverEndpoint& machine) { answer(machine.status()); });
+  }
 
  private:
   using Loop = EndpointLoop<ReceiverEndpoint, ReceiverEvent, ReceiverEffect>;
 
-  static LoopParts parts_of(ProcessContext& context, const std::function<bool()>& cancelled);
+  static LoopParts parts_of(ProcessContext& context, const ReceiverHostOptions& options);
   Status take_payload(const DescriptorSocket& socket);
 
   ProcessContext& context_;

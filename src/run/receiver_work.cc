@@ -126,6 +126,7 @@ ReceiverWorkDone ReceiverWork::carry_out(const ReceiverEffect& effect) {
     const Result<ReceiverCounts> counts = parts_.receiver.finish();
     done.status = counts.status();
     if (counts.ok()) done.counts = *counts;
+    if (counts.ok() && parts_.applied) done.status = parts_.applied();
     return done;
   }
   // Applying is this thread's: nothing of it runs any more.

@@ -25,6 +25,8 @@ struct ReceiverWorkParts {
   // Compares the base that was loaded with what owners say of theirs. Empty where none was.
   std::function<Status(const CheckBase& check)> check_base;
   std::uint32_t number = 0;  // of the rank, in spans
+  // Called when all of a stream is applied, before that is said. May be empty.
+  std::function<Status()> applied = {};
 };
 
 class ReceiverWork {

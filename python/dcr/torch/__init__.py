@@ -1,6 +1,7 @@
 """PyTorch: trainer ranks as owners, serving ranks as receivers.
 
-`ModelOwner` makes the payloads of what changed in a model: plain modules, DDP, FSDP2, tensor
+`Owner` takes part in a run: `owner.refit(label)` has every engine of it take the weights as they
+are. Beneath it, and without processes of DCR's own: `ModelOwner` makes the payloads of what changed in a model: plain modules, DDP, FSDP2, tensor
 parallelism. `ModelReceiver` refits a serving module in place through its own loader;
 `trace_geometry` says where a loader would put each tensor, on a meta device too. docs/TRACING.md
 says what is found out and how.
@@ -17,6 +18,7 @@ from dcr.torch.owner import (
     PreparedRefit,
 )
 from dcr.torch.receiver import ModelReceiver
+from dcr.torch.run_owner import Owner, RefitHandle, RefitResult
 
 __all__ = [
     "CanonicalBox",
@@ -25,7 +27,10 @@ __all__ = [
     "ModelOwner",
     "ModelReceiver",
     "OpenRefit",
+    "Owner",
     "PreparedRefit",
+    "RefitHandle",
+    "RefitResult",
     "TorchLoader",
     "state_dict_loader",
     "trace_geometry",

@@ -5,7 +5,7 @@ import os
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -52,6 +52,9 @@ class PreparedRefit:
     target_version: int
     payloads: list[bytes]
     result: _core.Prepared
+
+    def __str__(self) -> str:
+        return f"the refit to version {self.target_version} is open: commit or abort it before"
 
 
 def group_exchange(group: Any = None) -> Exchange:
@@ -104,19 +107,10 @@ class ModelOwner:
         baseline_file: str = "",
         progress: Callable[[_core.Progress], object] | None = None,
     ) -> None:
-        if exchange is None and torch.distributed.is_available():
-            if torch.distributed.is_initialized():
-                exchange = group_exchange()
-                rank = torch.distributed.get_rank() if rank is None else rank
-                ranks = torch.distributed.get_world_size() if ranks is None else ranks
-        rank, ranks = rank or 0, ranks or 1
-        if exchange is None:
-            if ranks != 1:
-                raise InvalidArgument(f"{ranks} ranks without an exchange between them")
-            exchange = _alone
+        exchange, rank, ranks = ranks_of(exchange, rank, ranks)
         self._exchange = exchange
         self._progress = progress
-        self.source, declarations = _declare(
+        self.source, declarations = declare(
             lambda: SourceModel(model, dtype=dtype, export=export), exchange, rank, ranks
         )
         self._core = _core.EmbeddedOwner(
@@ -133,7 +127,7 @@ class ModelOwner:
         self._fresh = True  # the next prepare is about weights that no attempt has seen
         self._written = False  # receivers may hold other weights than any version's
         self._open: PreparedRefit | None = None
-        self._steps = _watch_steps(self)
+        self._steps = watch_steps(self)
         self._set_storages()
         if replicas:
             self.check_replicas()
@@ -268,11 +262,28 @@ class ModelOwner:
         self._core.set_storages(self.source.storages())
 
 
+def ranks_of(
+    exchange: Exchange | None, rank: int | None, ranks: int | None
+) -> tuple[Exchange, int, int]:
+    """The exchange, this rank and how many there are: torch.distributed's where none are given."""
+    if exchange is None and torch.distributed.is_available():
+        if torch.distributed.is_initialized():
+            exchange = group_exchange()
+            rank = torch.distributed.get_rank() if rank is None else rank
+            ranks = torch.distributed.get_world_size() if ranks is None else ranks
+    rank, ranks = rank or 0, ranks or 1
+    if exchange is None:
+        if ranks != 1:
+            raise InvalidArgument(f"{ranks} ranks without an exchange between them")
+        exchange = _alone
+    return exchange, rank, ranks
+
+
 def _alone(mine: bytes) -> Sequence[bytes]:
     return [mine]
 
 
-def _declare(
+def declare(
     make: Callable[[], SourceModel], exchange: Exchange, rank: int, ranks: int
 ) -> tuple[SourceModel, list[bytes]]:
     """This rank's part of the model, and all ranks' declarations.
@@ -293,7 +304,17 @@ def _declare(
     return source, declarations
 
 
-def _watch_steps(owner: ModelOwner) -> Callable[[], None]:
+class WatchedOwner(Protocol):
+    """An owner whose parameters must not change while a refit is open."""
+
+    source: SourceModel
+
+    @property
+    def open_refit(self) -> object | None:
+        """The refit, in words that say which; None while there is none."""
+
+
+def watch_steps(owner: WatchedOwner) -> Callable[[], None]:
     """Refuses steps of optimizers that would change what an open refit is about."""
     reference = weakref.ref(owner)
 
@@ -303,11 +324,7 @@ def _watch_steps(owner: ModelOwner) -> Callable[[], None]:
             return
         stepped = {id(one) for group in optimizer.param_groups for one in group["params"]}
         if stepped & watched.source.identities():
-            refit = watched.open_refit
-            raise OpenRefit(
-                f"the refit to version {refit.target_version} is open: commit or abort it before "
-                f"{type(optimizer).__name__} steps"
-            )
+            raise OpenRefit(f"{watched.open_refit} {type(optimizer).__name__} steps")
 
     handle = register_optimizer_step_pre_hook(before_step)
     remove: Callable[[], None] = handle.remove

@@ -40,6 +40,26 @@ def never_loaded_names(module: torch.nn.Module, patterns: Iterable[str]) -> list
     return sorted(never & set(names))
 
 
+def traced_receiver(
+    module: torch.nn.Module,
+    tensors: Sequence[tuple[str, str, Sequence[int]]],
+    load_weights: LoadWeights | None,
+    owners: Sequence[Sequence[Box]],
+    never_loaded: Iterable[str],
+) -> _core.EmbeddedReceiver:
+    """The core's receiver of a module for what owners have published, prewarmed."""
+    loader = TorchLoader(module, load_weights)
+    core = _core.EmbeddedReceiver(
+        [(name, dtype, list(shape)) for name, dtype, shape in tensors],
+        loader,
+        loader.storages.memory,
+        owners=[list(boxes) for boxes in owners],
+        never_loaded=never_loaded_names(module, never_loaded),
+    )
+    core.prewarm()
+    return core
+
+
 class ModelReceiver:
     """Keeps a module's parameters equal, bit for bit, to what its loader makes of a checkpoint.
 

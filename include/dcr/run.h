@@ -1,0 +1,180 @@
+// Taking part in a run (paper §7; DESIGN §8, §10): a trainer rank as an owner, a serving rank as a
+// receiver, an engine by its request gate. One directory is all that a run on one machine needs;
+// its coordinators and its node's agent are processes that members start where they are missing.
+//
+//   auto run = dcr::RunSession::open("/run/dcr", {.program = "/usr/bin/dcr"});
+//   auto owner = dcr::RunOwner::join(*run, *embedded_owner);      // in each trainer rank
+//   owner->begin_refit("step 7", false);                          // every rank, once it has
+//   stepped while (!(outcome = owner->wait(100))) {}                      // what was committed, or
+//   why not
+//
+//   auto receiver = dcr::RunReceiver::join(*run, "engine-0.0", "engine-0");
+//   while (!receiver->find_owners(100)) {}                        // then trace with its tensors
+//   receiver->serve(*embedded_receiver);                          // until stop()
+//
+//   auto gate = dcr::RunGate::join(*run, "engine-0", {"engine-0.0"});
+//   while (auto work = gate->next(100)) …                         // close, drain, open
+//
+// Thread safety: each object's own comment says. All of a run must be destroyed before it. Every
+// object that has joined leaves the run when it is destroyed; the run notices by itself when a
+// process ends.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dcr/control.h"
+#include "dcr/owner.h"
+#include "dcr/receiver.h"
+#include "dcr/status.h"
+
+namespace dcr {
+
+struct RunOptions {
+  // The command dcr, for the run's own processes; empty: somebody else starts them.
+  std::string program;
+  // Points of the protocol at which this process kills or stops itself (docs/CLI.md, `dcr local
+  // --kill`), to show that nothing comes of it. Roles and indices are not looked at.
+  std::vector<std::string> kill_points;
+  // What happens, in lines, with the endpoint that it happens to. Called on threads of the run's
+  // own; must not wait. May be empty.
+  std::function<void(const std::string& endpoint, const std::string& text)> log;
+};
+
+// What this process has open of a run. Thread-safe.
+class RunSession {
+ public:
+  // Opens the directory, and makes it if there is none. Errors: kInvalidArgument, others may write
+  // to it, its path is too long for sockets, a setting or a kill point is wrong; kUnsupported, a
+  // network file system; kIo.
+  static Result<std::unique_ptr<RunSession>> open(const std::string& directory, RunOptions options);
+  ~RunSession();
+  RunSession(const RunSession&) = delete;
+  RunSession& operator=(const RunSession&) = delete;
+
+  const std::string& directory() const;
+  // What is committed now. Errors: the control plane's.
+  Result<CommitRecord> committed();
+
+  // Of open().
+  struct State;
+  explicit RunSession(std::unique_ptr<State> state);
+  State& state() { return *state_; }
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+// How a refit ended.
+struct RefitOutcome {
+  CommitRecord committed;
+  std::uint64_t attempts = 0;
+  std::vector<std::string> without_baseline;  // owners that send everything next time
+  std::string gate_closed_early;  // why gates closed before everything was staged; or empty
+  OwnerResult sent;               // by this owner, in the attempt that was committed
+};
+
+// A trainer rank's owner in a run. Thread-safe, but for one thread at a time in wait().
+class RunOwner {
+ public:
+  // Joins as "owner-RANK". `owner` needs no baseline: the first refit sends everything. Nobody else
+  // may call it until this is destroyed. Errors: kExists, such an owner takes part already; those
+  // of the run's directory.
+  static Result<std::unique_ptr<RunOwner>> join(RunSession& run, EmbeddedOwner& owner);
+  ~RunOwner();
+  RunOwner(const RunOwner&) = delete;
+  RunOwner& operator=(const RunOwner&) = delete;
+
+  // Begins a refit of the weights as they are, which must stay so until wait() has its outcome.
+  // Every owner of the trainer begins one with the same words. `asynchronous`: engines serve until
+  // everything is staged. Errors: kInvalidArgument, one is open, or the label is none.
+  Status begin_refit(const std::string& label, bool asynchronous);
+  // Nothing: it is not over after `wait_ms`. Errors: what attempts failed with, the same for all
+  // owners; kCancelled after interrupt(); kUnknownOutcome. REQUIRES: a refit is open.
+  std::optional<Result<RefitOutcome>> wait(std::uint64_t wait_ms);
+  // Ends the refit that is open, if it is not committed already: this owner leaves the attempt, and
+  // joins anew. wait() has the outcome soon.
+  void interrupt();
+
+  struct State;
+  explicit RunOwner(std::unique_ptr<State> state);
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+// A serving rank's receiver in a run. Thread-safe, but for one thread at a time in find_owners()
+// and serve().
+class RunReceiver {
+ public:
+  // Errors: kExists, a receiver of this name takes part already; those of the run's directory.
+  static Result<std::unique_ptr<RunReceiver>> join(RunSession& run, const std::string& name,
+                                                   const std::string& engine);
+  ~RunReceiver();
+  RunReceiver(const RunReceiver&) = delete;
+  RunReceiver& operator=(const RunReceiver&) = delete;
+
+  // Whether owners are there; waits for them for at most `wait_ms`. Then tensors() and boxes() are
+  // what they have published, for EmbeddedReceiver::create. Errors: kCorrupt, kMismatch.
+  Result<bool> find_owners(std::uint64_t wait_ms);
+  const std::vector<CanonicalTensor>& tensors() const;
+  const std::vector<std::vector<CanonicalBox>>& boxes() const;
+
+  // Takes part with a receiver that was made for these tensors and boxes, and prewarmed: restores
+  // what is committed, joins, applies. Returns when other owners with other tensors have come (OK):
+  // find_owners() then, and trace anew; and after stop() (kCancelled). `applied` is called on a
+  // thread of the receiver's whenever an attempt's or a restore's payloads are all applied, before
+  // it says so; an error fails the attempt; may be empty. Errors: kUnsupported naming a tensor that
+  // was refused, and why. REQUIRES: find_owners() was true.
+  Status serve(EmbeddedReceiver& receiver, const std::function<Status()>& applied = {});
+  void stop();
+
+  // What it waits for or does, in words; "serves nothing" outside serve().
+  std::string status();
+
+  struct State;
+  explicit RunReceiver(std::unique_ptr<State> state);
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+// What a gate has done: everything of it is answered by RunGate::done.
+struct GateWork {
+  bool open = false;           // sets the label, drops caches, admits requests; or: closes
+  std::string label;           // of what is committed, if it opens
+  bool fail_requests = false;  // if it closes, rather than wait for requests that run
+};
+
+// An engine's request gate in a run (DESIGN §8 rule 5). Thread-safe.
+class RunGate {
+ public:
+  // Closed until the first work says otherwise. `receivers`: names of all of the engine's. Errors:
+  // kInvalidArgument without any; as RunReceiver::join.
+  static Result<std::unique_ptr<RunGate>> join(RunSession& run, const std::string& engine,
+                                               std::vector<std::string> receivers);
+  ~RunGate();
+  RunGate(const RunGate&) = delete;
+  RunGate& operator=(const RunGate&) = delete;
+
+  // The next thing to do; nothing if none came within `wait_ms`. One at a time.
+  std::optional<GateWork> next(std::uint64_t wait_ms);
+  // It is done: closed, with no request running and none that could begin; or open. An error of
+  // what was to open keeps the gate closed, with that reason.
+  void done(const Status& status);
+
+  // Why it is not open; empty: it is.
+  std::string closed_because();
+
+  struct State;
+  explicit RunGate(std::unique_ptr<State> state);
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace dcr

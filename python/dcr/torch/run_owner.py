@@ -1,0 +1,291 @@
+"""An owner inside a trainer rank that takes part in a run."""
+
+import json
+import os
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from dcr import _core
+from dcr.errors import Error, InvalidArgument, _classes
+from dcr.run import Run
+from dcr.torch.conversion import Export
+from dcr.torch.owner import Exchange, declare, ranks_of, watch_steps
+from dcr.torch.source import CanonicalDtype, SourceModel
+
+__all__ = ["Owner", "RefitHandle", "RefitResult"]
+
+_WAIT_SECONDS = 0.1
+_MODES = ["mixed", "overwrite", "dense"]
+
+
+@dataclass(frozen=True)
+class RefitResult:
+    """A refit that was committed. All ranks have the same; numbers are those of all ranks."""
+
+    version: int
+    label: str
+    attempts: int
+    """How many it took; of the last one come the numbers below."""
+    mode: str
+    """ "mixed", "overwrite" or "dense": the most that any owner sent."""
+    seconds: float
+    """From the call to its return, of the rank that took longest."""
+    stages: dict[str, float] = field(default_factory=dict)
+    """Seconds of each stage of construction, of the rank that took longest."""
+    payloads: int = 0
+    payload_bytes: int = 0
+    changed_elements: int = 0
+    """Of source tensors; 0 in a dense refit."""
+    elements: int = 0
+    without_baseline: tuple[str, ...] = ()
+    """Owners that send everything next time."""
+    gate_closed_early: str = ""
+    """Why engines stopped serving before everything was staged; asynchronous refits only."""
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers for a tracker, under `refit/delta/`."""
+        numbers: dict[str, float] = {
+            "version": self.version,
+            "attempts": self.attempts,
+            "seconds": self.seconds,
+            "payloads": self.payloads,
+            "payload_bytes": self.payload_bytes,
+            "changed_elements": self.changed_elements,
+            "change_rate": self.changed_elements / self.elements if self.elements else 0.0,
+            "dense": float(self.mode == "dense"),
+            **{f"seconds/{stage}": seconds for stage, seconds in self.stages.items()},
+        }
+        if self.changed_elements:
+            numbers["bits_per_change"] = 8 * self.payload_bytes / self.changed_elements
+        return {f"refit/delta/{name}": float(number) for name, number in numbers.items()}
+
+
+class RefitHandle:
+    """A refit that goes on. The parameters must not change until `result` has returned."""
+
+    def __init__(self, owner: "Owner", label: str) -> None:
+        self._owner = owner
+        self.label = label
+        self._outcome: RefitResult | BaseException | None = None
+
+    def __reduce__(self) -> Any:
+        raise TypeError("RefitHandle cannot be pickled or copied: it belongs to its process")
+
+    def __str__(self) -> str:
+        return f"the refit {self.label!r} is open: wait for its result before"
+
+    def done(self) -> bool:
+        """Whether `result` would return at once on this rank, but for other ranks."""
+        return self._outcome is not None or self._owner._poll(0.0)
+
+    def result(self) -> RefitResult:
+        """Waits for the outcome; every rank calls it.
+
+        Ctrl-C and other exceptions of the waiting thread end the refit, unless it is committed
+        already, and are raised.
+        """
+        if self._outcome is None:
+            self._outcome = self._owner._finish(self)
+        if isinstance(self._outcome, BaseException):
+            raise self._outcome
+        return self._outcome
+
+
+class Owner:
+    """Takes part in a run with a trainer rank's part of a model.
+
+    Every trainer rank makes one, and all call the constructor together; ranks tell each other what
+    they hold, as those of `dcr.torch.ModelOwner` do, whose `dtype`, `export`, `exchange`, `rank`,
+    `ranks`, `replicas` and others are meant here. `run` is the run's directory (`DCR_RUN` by
+    default). The first `refit` sends everything.
+
+        owner = dcr.torch.Owner(model, run=directory)
+        ...
+        optimizer.step()
+        result = owner.refit(step)
+
+    While a refit is open the parameters must not change: a step of an optimizer that has any of
+    them raises `OpenRefit`, and whatever else changed them is found when the refit is committed;
+    the next one sends everything then.
+
+    Replicas are compared when the owner is made, and at every `check_replicas_every`-th refit.
+
+    Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        *,
+        run: str | os.PathLike[str] | None = None,
+        dtype: CanonicalDtype = None,
+        export: Export | None = None,
+        exchange: Exchange | None = None,
+        rank: int | None = None,
+        ranks: int | None = None,
+        replicas: bool = True,
+        check_replicas_every: int = 0,
+        threads: int = 0,
+        bucket_bytes: int = 512 << 20,
+        memory_bytes_max: int = 1 << 30,
+        baseline_file: str = "",
+    ) -> None:
+        exchange, rank, ranks = ranks_of(exchange, rank, ranks)
+        self._exchange = exchange
+        self._replicas_every = check_replicas_every
+        self.source, declarations = declare(
+            lambda: SourceModel(model, dtype=dtype, export=export), exchange, rank, ranks
+        )
+        self._core = _core.EmbeddedOwner(
+            declarations,
+            rank,
+            threads=threads,
+            bucket_bytes=bucket_bytes,
+            memory_bytes_max=memory_bytes_max,
+            baseline_file=baseline_file,
+        )
+        self.open_refit: RefitHandle | None = None
+        self._refits = 0
+        self._left_open = False  # an interrupted refit, whose outcome nobody has taken
+        self._found: tuple[Any, ...] | Error | None = None
+        self._began = 0.0
+        self._steps = watch_steps(self)
+        if replicas:
+            self.check_replicas()
+        self._run = Run(run)
+        self._joined = _core.RunOwner(self._run.core, self._core)
+        self._run.join(self)
+
+    def __reduce__(self) -> Any:
+        raise TypeError("Owner cannot be pickled or copied: it belongs to the process that made it")
+
+    @property
+    def sizes(self) -> _core.OwnedSizes:
+        """What this rank owns."""
+        return self._core.sizes
+
+    def check_replicas(self) -> None:
+        """Compares what ranks hold in common, by a digest of each tensor. All ranks call it.
+
+        Raises `dcr.errors.Mismatch` naming the first tensor that differs, and the ranks.
+        """
+        if self.open_refit is not None:
+            raise InvalidArgument(f"{self.open_refit} replicas are compared")
+        self._core.set_storages(self.source.storages())
+        digests = self._core.replica_digests()
+        self._core.clear_storages()
+        self._core.check_replicas(list(self._exchange(digests)))
+
+    def refit(
+        self, label: str | int, *, asynchronous: bool = False, wait: bool = True
+    ) -> "RefitResult | RefitHandle":
+        """Has all engines take the weights as they are, under `label`. Every rank calls it.
+
+        Returns when they are committed and this rank may change them, or raises what all ranks
+        raise; with `wait=False` a handle at once. `asynchronous`: engines go on serving until
+        everything that changed has come to them.
+
+        A refit needs an engine: it waits for one.
+        """
+        if self.open_refit is not None:
+            raise InvalidArgument(f"{self.open_refit} another one begins")
+        self._take_left_open()
+        self._refits += 1
+        if self._replicas_every and self._refits % self._replicas_every == 0:
+            self.check_replicas()
+        self._core.set_storages(self.source.storages())
+        self._began = time.monotonic()
+        self._joined.begin_refit(str(label), asynchronous=asynchronous)
+        handle = self.open_refit = RefitHandle(self, str(label))
+        return handle.result() if wait else handle
+
+    def close(self) -> None:
+        """Leaves the run, and ends the watch over optimizers."""
+        self._steps()
+        self._joined.close()
+        self.open_refit = None
+
+    def _poll(self, seconds: float) -> bool:
+        """Whether the open refit is over."""
+        if self._found is None:
+            try:
+                self._found = self._joined.wait(seconds)
+            except Error as error:
+                self._found = error
+        return self._found is not None
+
+    def _finish(self, handle: RefitHandle) -> RefitResult | BaseException:
+        try:
+            while not self._poll(_WAIT_SECONDS):
+                pass
+        except BaseException as error:
+            # Ctrl-C, or what a signal's handler raised.
+            self._left_open = True
+            self.open_refit = None
+            self._joined.interrupt()
+            return error
+        found, self._found = self._found, None
+        self._core.clear_storages()
+        self.open_refit = None
+        assert found is not None
+        return self._agree(found)
+
+    def _take_left_open(self) -> None:
+        """Waits for the outcome of an interrupted refit, which nobody has asked for."""
+        if not self._left_open:
+            return
+        while not self._poll(_WAIT_SECONDS):
+            pass
+        self._found = None
+        self._left_open = False
+        self._core.clear_storages()
+
+    def _agree(self, found: tuple[Any, ...] | Error) -> RefitResult | Error:
+        """One outcome of all ranks'."""
+        said = json.dumps(self._words_of(found)).encode()
+        all_said = [json.loads(one) for one in self._exchange(said)]
+        for one in all_said:
+            if "error" in one:
+                return _classes()[one["error"]](one["message"], one["tensor"])
+        stages: dict[str, float] = {}
+        for one in all_said:
+            for stage, seconds in one["stages"].items():
+                stages[stage] = max(stages.get(stage, 0.0), seconds)
+        first = all_said[0]
+        without = sorted({name for one in all_said for name in one["without_baseline"]})
+        return RefitResult(
+            version=first["version"],
+            label=first["label"],
+            attempts=max(one["attempts"] for one in all_said),
+            mode=max((one["mode"] for one in all_said), key=_MODES.index),
+            seconds=max(one["seconds"] for one in all_said),
+            stages=stages,
+            payloads=sum(one["payloads"] for one in all_said),
+            payload_bytes=sum(one["payload_bytes"] for one in all_said),
+            changed_elements=sum(one["changed_elements"] for one in all_said),
+            elements=sum(one["elements"] for one in all_said),
+            without_baseline=tuple(without),
+            gate_closed_early=first["gate_closed_early"],
+        )
+
+    def _words_of(self, found: tuple[Any, ...] | Error) -> dict[str, Any]:
+        if isinstance(found, Error):
+            return {"error": found.code, "message": str(found), "tensor": found.tensor}
+        version, label, attempts, without_baseline, closed_early, sent = found
+        return {
+            "version": version,
+            "label": label,
+            "attempts": attempts,
+            "mode": sent.mode,
+            "seconds": time.monotonic() - self._began,
+            "stages": sent.stages,
+            "payloads": sent.payloads,
+            "payload_bytes": sent.payload_bytes,
+            "changed_elements": sent.changed_source_elements,
+            "elements": self._core.sizes.source_elements,
+            "without_baseline": without_baseline,
+            "gate_closed_early": closed_early,
+        }

@@ -1,0 +1,348 @@
+#include "run.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dcr/run.h"
+#include "errors.h"
+#include "handle.h"
+#include "owner.h"
+#include "receiver.h"
+
+namespace dcr::python {
+namespace {
+
+namespace nb = nanobind;
+
+// A call waits for no longer than this, so that Python can look for signals between calls.
+constexpr double kWaitSecondsMax = 0.1;
+constexpr std::size_t kLogLinesMax = 4096;
+
+std::uint64_t wait_ms(double seconds) {
+  return static_cast<std::uint64_t>(1000 * std::clamp(seconds, 0.0, kWaitSecondsMax));
+}
+
+// What the run's threads log, until Python takes it: none of them ever takes the GIL. What comes
+// while nobody takes is counted only.
+class LogLines {
+ public:
+  void add(const std::string& endpoint, const std::string& text) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (lines_.size() < kLogLinesMax) {
+      lines_.emplace_back(endpoint, text);
+    } else {
+      ++dropped_;
+    }
+  }
+  std::vector<std::pair<std::string, std::string>> take() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (dropped_ > 0) lines_.emplace_back("run", std::to_string(dropped_) + " lines were dropped");
+    dropped_ = 0;
+    return std::exchange(lines_, {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::pair<std::string, std::string>> lines_;  // guarded by mutex_
+  std::size_t dropped_ = 0;                                 // guarded by mutex_
+};
+
+// A handle of the core, which is ended without the GIL, for its threads may be waiting for that.
+template <typename Core>
+class Handle {
+ public:
+  Handle(const char* what, std::unique_ptr<Core> core) : what_(what), core_(std::move(core)) {}
+  // Threads of the process that made it are not there to be joined in another.
+  ~Handle() {
+    if (bound_.here()) {
+      close();
+    } else {
+      static_cast<void>(core_.release());
+    }
+  }
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+
+  Core& core() const {
+    bound_.check(what_);
+    if (core_ == nullptr) {
+      raise(Status(Code::kInvalidArgument, std::string(what_) + " is closed"));
+    }
+    return *core_;
+  }
+
+  void close() {
+    const nb::gil_scoped_release release;
+    core_.reset();
+  }
+
+ private:
+  const char* what_;
+  ProcessBound bound_;
+  std::unique_ptr<Core> core_;
+};
+
+class PythonRun : public Handle<RunSession> {
+ public:
+  PythonRun(const std::string& directory, const std::string& program,
+            const std::vector<std::string>& kill_points)
+      : PythonRun(std::make_shared<LogLines>(), directory, program, kill_points) {}
+
+  std::vector<std::pair<std::string, std::string>> take_logs() { return lines_->take(); }
+
+  std::pair<std::uint64_t, std::string> committed() {
+    RunSession& run = core();
+    const auto record = [&] {
+      const nb::gil_scoped_release release;
+      return run.committed();
+    }();
+    check(record.status());
+    return {record->id.version, record->label};
+  }
+
+ private:
+  PythonRun(std::shared_ptr<LogLines> lines, const std::string& directory,
+            const std::string& program, const std::vector<std::string>& kill_points)
+      : Handle("the run", open(lines, directory, program, kill_points)), lines_(std::move(lines)) {}
+
+  static std::unique_ptr<RunSession> open(const std::shared_ptr<LogLines>& lines,
+                                          const std::string& directory, const std::string& program,
+                                          const std::vector<std::string>& kill_points) {
+    RunOptions options;
+    options.program = program;
+    options.kill_points = kill_points;
+    options.log = [lines](const std::string& endpoint, const std::string& text) {
+      lines->add(endpoint, text);
+    };
+    auto run = [&] {
+      const nb::gil_scoped_release release;
+      return RunSession::open(directory, std::move(options));
+    }();
+    return take(std::move(run));
+  }
+
+  std::shared_ptr<LogLines> lines_;
+};
+
+// Calls without the GIL; throws what went wrong.
+template <typename Call>
+auto without_gil(const Call& call) {
+  auto result = [&] {
+    const nb::gil_scoped_release release;
+    return call();
+  }();
+  return take(std::move(result));
+}
+
+class PythonRunOwner : public Handle<RunOwner> {
+ public:
+  PythonRunOwner(PythonRun& run, nb::handle owner) : Handle("the owner", join(run, owner)) {}
+
+  void begin_refit(const std::string& label, bool asynchronous) {
+    check(core().begin_refit(label, asynchronous));
+  }
+
+  // None: it is not over.
+  nb::object wait(double seconds) {
+    RunOwner& owner = core();
+    const auto outcome = [&] {
+      const nb::gil_scoped_release release;
+      return owner.wait(wait_ms(seconds));
+    }();
+    if (!outcome) return nb::none();
+    check(outcome->status());
+    const RefitOutcome& of = **outcome;
+    return nb::make_tuple(of.committed.id.version, of.committed.label, of.attempts,
+                          of.without_baseline, of.gate_closed_early, prepared_object(of.sent));
+  }
+
+  void interrupt() {
+    RunOwner& owner = core();
+    const nb::gil_scoped_release release;
+    owner.interrupt();
+  }
+
+ private:
+  static std::unique_ptr<RunOwner> join(PythonRun& run, nb::handle object) {
+    RunSession& session = run.core();
+    EmbeddedOwner& owner = embedded_owner(object);
+    return without_gil([&] { return RunOwner::join(session, owner); });
+  }
+};
+
+class PythonRunReceiver : public Handle<RunReceiver> {
+ public:
+  using Tensor = std::tuple<std::string, std::string, Shape>;
+  using Box = std::tuple<std::uint32_t, std::uint64_t, Shape, Shape>;
+
+  PythonRunReceiver(PythonRun& run, const std::string& name, const std::string& engine)
+      : Handle("the receiver", join(run, name, engine)) {}
+
+  bool find_owners(double seconds) {
+    RunReceiver& receiver = core();
+    return without_gil([&] { return receiver.find_owners(wait_ms(seconds)); });
+  }
+
+  std::vector<Tensor> tensors() const {
+    std::vector<Tensor> all;
+    for (const CanonicalTensor& tensor : core().tensors()) {
+      all.emplace_back(tensor.name, std::string(dtype_name(tensor.dtype)), tensor.shape);
+    }
+    return all;
+  }
+
+  std::vector<std::vector<Box>> boxes() const {
+    std::vector<std::vector<Box>> all;
+    for (const std::vector<CanonicalBox>& owner : core().boxes()) {
+      std::vector<Box>& of = all.emplace_back();
+      for (const CanonicalBox& box : owner) {
+        of.emplace_back(box.tensor, box.offset, box.sizes, box.strides);
+      }
+    }
+    return all;
+  }
+
+  // False: it was stopped.
+  bool serve(nb::handle object, const nb::object& applied) {
+    RunReceiver& of = core();
+    EmbeddedReceiver& receiver = embedded_receiver(object);
+    std::function<Status()> hook;
+    if (!applied.is_none()) {
+      hook = [&applied]() -> Status {
+        const nb::gil_scoped_acquire acquire;
+        try {
+          applied();
+          return {};
+        } catch (nb::python_error& error) {
+          return {Code::kInternal,
+                  std::string("what follows an application failed: ") + error.what()};
+        }
+      };
+    }
+    const Status status = [&] {
+      const nb::gil_scoped_release release;
+      return of.serve(receiver, hook);
+    }();
+    if (status.code() == Code::kCancelled) return false;
+    check(status);
+    return true;
+  }
+
+  std::string status() {
+    RunReceiver& receiver = core();
+    const nb::gil_scoped_release release;
+    return receiver.status();
+  }
+
+ private:
+  static std::unique_ptr<RunReceiver> join(PythonRun& run, const std::string& name,
+                                           const std::string& engine) {
+    RunSession& session = run.core();
+    return without_gil([&] { return RunReceiver::join(session, name, engine); });
+  }
+};
+
+class PythonRunGate : public Handle<RunGate> {
+ public:
+  PythonRunGate(PythonRun& run, const std::string& engine, std::vector<std::string> receivers)
+      : Handle("the gate", join(run, engine, std::move(receivers))) {}
+
+  std::optional<std::tuple<bool, std::string, bool>> next(double seconds) {
+    RunGate& gate = core();
+    const nb::gil_scoped_release release;
+    const std::optional<GateWork> work = gate.next(wait_ms(seconds));
+    if (!work) return std::nullopt;
+    return std::tuple(work->open, work->label, work->fail_requests);
+  }
+
+  void done(const std::optional<std::string>& failure) {
+    core().done(failure ? Status(Code::kUnavailable, *failure) : Status());
+  }
+
+  std::string closed_because() {
+    RunGate& gate = core();
+    const nb::gil_scoped_release release;
+    return gate.closed_because();
+  }
+
+ private:
+  static std::unique_ptr<RunGate> join(PythonRun& run, const std::string& engine,
+                                       std::vector<std::string> receivers) {
+    RunSession& session = run.core();
+    return without_gil([&] { return RunGate::join(session, engine, std::move(receivers)); });
+  }
+};
+
+void bind_session(nb::module_& module) {
+  nb::class_<PythonRun> run(module, "RunSession", "What this process has open of a run.");
+  run.def(nb::init<const std::string&, const std::string&, const std::vector<std::string>&>(),
+          nb::arg("directory"), nb::kw_only(), nb::arg("program") = "",
+          nb::arg("kill_points") = std::vector<std::string>());
+  run.def("take_logs", &PythonRun::take_logs, "(endpoint, text) of what was logged since.");
+  run.def("committed", &PythonRun::committed, "(version, label) of what is committed now.");
+  run.def("close", &PythonRun::close, "After all that has joined is closed.");
+  forbid_pickling(run);
+}
+
+void bind_members(nb::module_& module) {
+  nb::class_<PythonRunOwner> owner(module, "RunOwner", "A trainer rank's owner in a run.");
+  owner.def(nb::init<PythonRun&, nb::handle>(), nb::arg("run"), nb::arg("owner"),
+            nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>());
+  owner.def("begin_refit", &PythonRunOwner::begin_refit, nb::arg("label"), nb::kw_only(),
+            nb::arg("asynchronous") = false, "Begins a refit of the weights as they are.");
+  owner.def("wait", &PythonRunOwner::wait, nb::arg("seconds"),
+            nb::sig("def wait(self, seconds: float) -> "
+                    "tuple[int, str, int, list[str], str, Prepared] | None"),
+            "(version, label, attempts, owners without baseline, why gates closed early, what this "
+            "rank sent), or None if it is not over yet; waits for a tenth of a second at most.");
+  owner.def("interrupt", &PythonRunOwner::interrupt, "Ends the refit that is open.");
+  owner.def("close", &PythonRunOwner::close, "Leaves the run.");
+  forbid_pickling(owner);
+
+  nb::class_<PythonRunReceiver> receiver(module, "RunReceiver",
+                                         "A serving rank's receiver in a run.");
+  receiver.def(nb::init<PythonRun&, const std::string&, const std::string&>(), nb::arg("run"),
+               nb::arg("name"), nb::arg("engine"), nb::keep_alive<1, 2>());
+  receiver.def("find_owners", &PythonRunReceiver::find_owners, nb::arg("seconds"),
+               "Whether owners are there; waits for a tenth of a second at most.");
+  receiver.def_prop_ro("tensors", &PythonRunReceiver::tensors, "(name, dtype, shape), ascending.");
+  receiver.def_prop_ro("boxes", &PythonRunReceiver::boxes, "Of each owner, as EmbeddedReceiver's.");
+  receiver.def("serve", &PythonRunReceiver::serve, nb::arg("receiver"),
+               nb::arg("applied").none() = nb::none(),
+               "Takes part until it is stopped (False) or other owners have come (True).");
+  receiver.def(
+      "stop", [](const PythonRunReceiver& self) { self.core().stop(); }, "Has serve() return.");
+  receiver.def("status", &PythonRunReceiver::status, "What it does or waits for.");
+  receiver.def("close", &PythonRunReceiver::close, "Leaves the run. Not while it serves.");
+  forbid_pickling(receiver);
+
+  nb::class_<PythonRunGate> gate(module, "RunGate", "An engine's request gate in a run.");
+  gate.def(nb::init<PythonRun&, const std::string&, std::vector<std::string>>(), nb::arg("run"),
+           nb::arg("engine"), nb::arg("receivers"), nb::keep_alive<1, 2>());
+  gate.def("next", &PythonRunGate::next, nb::arg("seconds"),
+           "(open, label, fail requests), or None; waits for a tenth of a second at most.");
+  gate.def("done", &PythonRunGate::done, nb::arg("failure").none() = nb::none(),
+           "Answers what next() gave.");
+  gate.def("closed_because", &PythonRunGate::closed_because, "Why it is not open; empty: it is.");
+  gate.def("close", &PythonRunGate::close, "Leaves the run.");
+  forbid_pickling(gate);
+}
+
+}  // namespace
+
+void bind_run(nb::module_& module) {
+  bind_session(module);
+  bind_members(module);
+}
+
+}  // namespace dcr::python

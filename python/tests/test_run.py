@@ -1,0 +1,220 @@
+"""Runs: owners and engines that come, go and are killed, over one directory."""
+
+import copy
+import os
+import pickle
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import dcr.run
+import dcr.torch
+from dcr import errors
+from run_parts import Engine, EngineProcess, Net, digest, processes, run_directory, step
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    with run_directory(tmp_path / "run") as path:
+        yield path
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Whatever starts the tests may ignore SIGINT, as shells do for what runs in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_run(directory: Path) -> None:
+    run = dcr.run.Run(directory)
+    assert run.committed() == (0, "")
+    engine = Engine(run, "engine-a", Net(1))
+    model = Net(2)
+    owner = dcr.torch.Owner(model, run=directory)
+    before = digest(engine.model)
+    assert engine.agent.opened == [] and not engine.gate.status()[0]
+    assert digest(engine.model) == before
+
+    first = owner.refit(0)
+    engine.wait_for("0")
+    assert (first.version, first.label, first.mode, first.attempts) == (1, "0", "dense", 1)
+    assert digest(engine.model) == digest(model)
+
+    other = Engine(run, "engine-b", Net(3))
+    other.wait_for("0")  # by what the owner holds of the committed version
+    assert digest(other.model) == digest(model)
+
+    for number in range(1, 5):
+        step(model, number)
+        result = owner.refit(number, asynchronous=number % 2 == 0)
+        for one in (engine, other):
+            one.wait_for(str(number))
+            assert digest(one.model) == digest(model)
+        assert (result.version, result.mode) == (number + 1, "mixed")
+        metrics = result.metrics()
+        assert metrics["refit/delta/payload_bytes"] == result.payload_bytes > 0
+        assert 0 < metrics["refit/delta/change_rate"] < 0.1
+    assert run.committed() == (5, "4")
+    assert engine.agent.opened == ["0", "1", "2", "3", "4"]
+
+    unchanged = owner.refit("same")
+    assert (unchanged.changed_elements, unchanged.payloads) == (0, 0)
+    engine.wait_for("same")
+    other.close()
+    step(model, 9)
+    assert owner.refit("without b").attempts == 1
+    assert sorted(os.listdir(directory / "objects")) != []
+    left = [path for path in (directory / "objects").rglob("*") if path.is_file()]
+    assert left == []
+
+
+def test_a_handle_and_optimizers(directory: Path) -> None:
+    model = Net(2)
+    engine = Engine(dcr.run.Run(directory), "engine", Net(1))
+    owner = dcr.torch.Owner(model, run=directory)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    handle = owner.refit("a", wait=False)
+    with pytest.raises(dcr.torch.OpenRefit, match="the refit 'a' is open"):
+        optimizer.step()
+    with pytest.raises(errors.InvalidArgument, match="the refit 'a' is open"):
+        owner.refit("b")
+    result = handle.result()
+    assert handle.done() and handle.result() is result
+    optimizer.step()
+    for one in (owner, handle, engine.gate._core, dcr.run.Run(directory).core):
+        with pytest.raises(TypeError, match="cannot be pickled"):
+            pickle.dumps(one)
+        with pytest.raises(TypeError, match="cannot be pickled"):
+            copy.copy(one)
+    child = os.fork()
+    if child == 0:
+        try:
+            owner.refit("in a child")
+        except RuntimeError as error:
+            os._exit(0 if "made in another process" in str(error) else 1)
+        os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    # What is refused changes nothing.
+    with pytest.raises(errors.Exists, match="owner-0 takes part in this run already"):
+        dcr.torch.Owner(model, run=directory)
+    step(model, 1)
+    assert owner.refit("b").version == 2
+    engine.wait_for("b")
+    assert digest(engine.model) == digest(model)
+
+
+def test_ctrl_c_ends_a_refit(directory: Path, interruptible: None) -> None:
+    model = Net(2)
+    owner = dcr.torch.Owner(model, run=directory)
+    sent = []
+
+    def interrupt() -> None:
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    timer = threading.Timer(0.5, interrupt)
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        owner.refit("nobody is there")
+    assert time.monotonic() - sent[0] < 5  # not the minutes that a refit may wait
+    assert owner.open_refit is None
+    engine = Engine(dcr.run.Run(directory), "engine", Net(1))
+    step(model, 1)
+    assert owner.refit("now").version == 1
+    engine.wait_for("now")
+    assert digest(engine.model) == digest(model)
+
+
+def test_an_engine_dies_while_it_applies(directory: Path) -> None:
+    model = Net(2)
+    survivor = EngineProcess(directory, "survivor")
+    victim = EngineProcess(directory, "victim", kill="receiver@apply:2")
+    owner = dcr.torch.Owner(model, run=directory)
+    owner.refit("0")
+    assert survivor.wait_for("0") == victim.wait_for("0") == digest(model)
+    step(model, 1)
+    result = owner.refit("1")
+    assert victim.end() == -signal.SIGKILL
+    assert (result.version, result.mode) == (2, "overwrite") and result.attempts > 1
+    assert survivor.wait_for("1") == digest(model)
+    again = EngineProcess(directory, "victim")
+    assert again.wait_for("1") == digest(model)
+    step(model, 2)
+    assert owner.refit("2").mode == "mixed"
+    assert survivor.wait_for("2") == again.wait_for("2") == digest(model)
+    assert (survivor.end(), again.end()) == (0, 0)
+
+
+def test_the_coordinator_is_killed_and_comes_back(directory: Path) -> None:
+    model = Net(2)
+    engine = Engine(dcr.run.Run(directory), "engine", Net(1))
+    owner = dcr.torch.Owner(model, run=directory)
+    for number in range(3):
+        step(model, number)
+        handle = owner.refit(number, wait=False)
+        for name in ("coordinator-0", "coordinator-1")[: number % 3]:
+            for process in processes(directory, name):
+                os.kill(process, signal.SIGKILL)
+        assert handle.result().version == number + 1
+        engine.wait_for(str(number))
+        assert digest(engine.model) == digest(model)
+    for name in ("coordinator-0", "coordinator-1", "node-0"):
+        deadline = time.monotonic() + 60
+        while not processes(directory, name):
+            assert time.monotonic() < deadline, name
+            time.sleep(0.1)
+
+
+def test_a_trainer_comes_back(directory: Path) -> None:
+    engine = Engine(dcr.run.Run(directory), "engine", Net(1))
+    model = Net(2)
+    owner = dcr.torch.Owner(model, run=directory)
+    owner.refit("before")
+    owner.close()
+    again = Net(5)
+    owner = dcr.torch.Owner(again, run=directory)
+    result = owner.refit("after")
+    assert (result.version, result.mode) == (2, "dense")
+    engine.wait_for("after")
+    assert digest(engine.model) == digest(again)
+
+
+def test_another_model_is_traced_anew(directory: Path) -> None:
+    """Owners with other tensors: the receiver takes them up, and says what it can't load."""
+    engine = Engine(dcr.run.Run(directory), "engine", Net(1))
+    owner = dcr.torch.Owner(Net(2), run=directory)
+    owner.refit("before")
+    owner.close()
+    half = Net(3)
+    half.first.bias = None
+    owner = dcr.torch.Owner(half, run=directory)
+    deadline = time.monotonic() + 60
+    while "first.bias" not in engine.receiver.status():
+        assert time.monotonic() < deadline, engine.receiver.status()
+        time.sleep(0.05)
+
+
+def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DCR_RUN", raising=False)
+    with pytest.raises(errors.InvalidArgument, match="set DCR_RUN"):
+        dcr.run.Run()
+    open_to_all = tmp_path / "open"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    with pytest.raises(errors.InvalidArgument, match="others may write to this run directory"):
+        dcr.run.Run(open_to_all)
+    with pytest.raises(errors.InvalidArgument, match="at most 67 bytes, for sockets lie in it"):
+        dcr.run.Run(tmp_path / ("long" * 20))
+    wrong = tmp_path / "wrong"
+    wrong.mkdir(mode=0o700)
+    (wrong / "settings.toml").write_text("[waits]\nlook_mss = 1\n")
+    with pytest.raises(errors.InvalidArgument, match="did you mean look_ms"):
+        dcr.run.Run(wrong)

@@ -1,0 +1,115 @@
+#include <utility>
+
+#include "api/run_state.h"
+#include "protocol/gate.h"
+#include "run/mailbox.h"
+#include "runtime/event_queue.h"
+
+namespace dcr {
+
+struct RunGate::State {
+  using Loop = EndpointLoop<Gate, GateEvent, GateEffect>;
+
+  State(std::unique_ptr<RunMember> of, std::vector<std::string> names)
+      : member(std::move(of)), receivers(std::move(names)) {}
+  ~State() {
+    member->stop();
+    thread.reset();
+  }
+
+  Status start();
+  void begin(const GateEffect& effect, const Loop::Post& post);
+
+  struct Asked {
+    GateWork work;
+    Loop::Post post;
+  };
+
+  const std::unique_ptr<RunMember> member;
+  const std::vector<std::string> receivers;
+  std::unique_ptr<Mailbox> mailbox;
+  std::unique_ptr<Loop> loop;
+  EventQueue<Asked> asked;
+  std::mutex mutex;
+  std::optional<Asked> taken;        // by next(); guarded by mutex
+  std::unique_ptr<Executor> thread;  // the loop's
+};
+
+Status RunGate::State::start() {
+  DCR_ASSIGN(mailbox, Mailbox::open(member->context(), member->name()));
+  loop = std::make_unique<Loop>(member->name(),
+                                member->parts([this] { return member->stopping(); }), *mailbox);
+  thread = make_executor(2);
+  thread->submit([this] {
+    const Status status = loop->run(
+        [this] {
+          GateOptions options;
+          options.engine = member->name();
+          options.receivers = receivers;
+          options.waits = member->context().config().waits;
+          return Gate(std::move(options));
+        },
+        [this](const GateEffect& effect, const Loop::Post& post) { begin(effect, post); });
+    if (status.code() != Code::kCancelled) member->log(status.message());
+  });
+  return {};
+}
+
+void RunGate::State::begin(const GateEffect& effect, const Loop::Post& post) {
+  GateWork work;
+  if (const auto* const opening = std::get_if<OpenFor>(&effect)) {
+    work.open = true;
+    work.label = opening->committed.label;
+  } else if (const auto* const closing = std::get_if<CloseAndDrain>(&effect)) {
+    work.fail_requests = closing->fail_requests;
+  } else {
+    return;
+  }
+  asked.push({std::move(work), post});
+}
+
+RunGate::RunGate(std::unique_ptr<State> state) : state_(std::move(state)) {}
+RunGate::~RunGate() = default;
+
+Result<std::unique_ptr<RunGate>> RunGate::join(RunSession& run, const std::string& engine,
+                                               std::vector<std::string> receivers) {
+  if (receivers.empty()) return Status(Code::kInvalidArgument, engine + " has no receiver");
+  DCR_ASSIGN(std::unique_ptr<RunMember> member,
+             RunMember::enter(run.state(), engine, Role::kGate, ""));
+  auto state = std::make_unique<State>(std::move(member), std::move(receivers));
+  DCR_TRY(state->start());
+  return std::make_unique<RunGate>(std::move(state));
+}
+
+std::optional<GateWork> RunGate::next(std::uint64_t wait_ms) {
+  std::optional<State::Asked> asked = state_->asked.pop(wait_ms);
+  if (!asked) return std::nullopt;
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  state_->taken = std::move(asked);
+  return state_->taken->work;
+}
+
+void RunGate::done(const Status& status) {
+  std::optional<State::Asked> taken;
+  {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    taken = std::exchange(state_->taken, std::nullopt);
+  }
+  if (!taken) return;
+  GateWorkDone done;
+  done.opened = taken->work.open;
+  done.status = status;
+  taken->post(done);
+}
+
+std::string RunGate::closed_because() {
+  constexpr std::uint64_t kAnswerMs = 500;
+  const auto answers = std::make_shared<EventQueue<StatusReply>>();
+  state_->loop->ask([answers](const Gate& gate) { answers->push(gate.status()); });
+  const std::optional<StatusReply> reply = answers->pop(kAnswerMs);
+  if (!reply) return "the gate does not answer";
+  if (reply->gate_open) return {};
+  return reply->gate_reason.empty() ? "it has not begun" : reply->gate_reason;
+}
+
+}  // namespace dcr

@@ -1,0 +1,297 @@
+#include <mutex>
+#include <utility>
+
+#include "api/embedded_receiver.h"
+#include "api/run_state.h"
+#include "protocol/owner.h"
+#include "run/mailbox.h"
+#include "run/payload_sink.h"
+#include "run/published_source.h"
+#include "runtime/event_queue.h"
+#include "runtime/long_turns.h"
+
+namespace dcr {
+namespace {
+
+using OwnerLoop = EndpointLoop<OwnerEndpoint, OwnerEvent, OwnerEffect>;
+
+OwnerWorkDone answer_of(OwnerWorkDone::Kind kind, std::uint64_t number, Status status) {
+  OwnerWorkDone done;
+  done.kind = kind;
+  done.number = number;
+  done.status = std::move(status);
+  return done;
+}
+
+std::optional<Encoding> encoding_of(EncodingChoice choice) {
+  switch (choice) {
+    case EncodingChoice::kOverwrite:
+      return Encoding::kOverwrite;
+    case EncodingChoice::kXor:
+      return Encoding::kXor;
+    case EncodingChoice::kAdd:
+      return Encoding::kAdd;
+    case EncodingChoice::kSmallest:
+      break;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+struct RunOwner::State {
+  State(std::unique_ptr<RunMember> of, EmbeddedOwner& embedded, Digest published)
+      : member(std::move(of)),
+        owner(embedded),
+        source(published),
+        payloads(context().objects(), {context().run(), embedded.ranks(), {}}, embedded.rank()),
+        restores(context().objects(), {restore_run(context().run()), embedded.ranks(), {}},
+                 embedded.rank()) {}
+  ~State() { stop(); }
+
+  ProcessContext& context() { return member->context(); }
+
+  Status start();
+  void stop();
+  OwnerEndpoint make_endpoint();
+  void begin(const OwnerEffect& effect, const OwnerLoop::Post& post);
+  void construct(const ConstructAndSend& work, const OwnerLoop::Post& post);
+  void send_baseline(const SendBaseline& work, const OwnerLoop::Post& post);
+  OwnerWorkDone carry_out(const OwnerEffect& effect);
+  void finish(const RefitFinished& finished);
+  std::shared_ptr<CancelToken> current_cancel() {
+    const std::lock_guard<std::mutex> lock(mutex);
+    return cancel;
+  }
+  void renew_cancel() {
+    const std::lock_guard<std::mutex> lock(mutex);
+    cancel = std::make_shared<CancelToken>();
+  }
+
+  const std::unique_ptr<RunMember> member;
+  EmbeddedOwner& owner;
+  const Digest source;
+  ObjectOwnerTransport payloads;
+  ObjectOwnerTransport restores;
+  std::unique_ptr<Mailbox> mailbox;
+  std::unique_ptr<OwnerLoop> loop;
+  EventQueue<Result<RefitOutcome>> outcomes;
+  std::mutex mutex;
+  // Guarded by mutex.
+  std::shared_ptr<CancelToken> cancel = std::make_shared<CancelToken>();  // of what is constructed
+  std::optional<RefitCalled> called;                                      // the refit that is open
+  bool interrupted = false;                                               // it is to end
+  OwnerResult sent;                  // of the last attempt that was sent whole
+  std::unique_ptr<Executor> worker;  // one thread for all work
+  std::unique_ptr<Executor> thread;  // the loop's
+};
+
+Status RunOwner::State::start() {
+  DCR_ASSIGN(mailbox, Mailbox::open(context(), member->name()));
+  loop = std::make_unique<OwnerLoop>(
+      member->name(), member->parts([this] { return member->stopping(); }), *mailbox);
+  worker = make_executor(2);
+  worker->submit(take_long_turns);
+  thread = make_executor(2);
+  thread->submit([this] {
+    const Status status = loop->run(
+        [this] { return make_endpoint(); },
+        [this](const OwnerEffect& effect, const OwnerLoop::Post& post) { begin(effect, post); });
+    if (status.code() != Code::kCancelled) member->log(status.message());
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (called) outcomes.push(status);
+    called.reset();
+  });
+  return {};
+}
+
+void RunOwner::State::stop() {
+  member->stop();
+  current_cancel()->cancel();
+  thread.reset();
+  worker.reset();
+  loop.reset();
+  mailbox.reset();
+}
+
+OwnerEndpoint RunOwner::State::make_endpoint() {
+  OwnerEndpointOptions options;
+  options.name = member->name();
+  options.details = {owner.rank(), owner.ranks(), source};
+  options.elements = owner.sizes().source_elements;
+  options.waits = context().config().waits;
+  // A version has one set of weights, and a baseline comes from a commit of this run.
+  std::optional<VersionId> baseline;
+  const Result<ControlRecords> records = context().control().read();
+  if (records.ok() && owner.baseline_version() == records->commit.id.version) {
+    baseline = records->commit.id;
+  }
+  return OwnerEndpoint(std::move(options), baseline);
+}
+
+void RunOwner::State::begin(const OwnerEffect& effect, const OwnerLoop::Post& post) {
+  if (const auto* const finished = std::get_if<RefitFinished>(&effect)) return finish(*finished);
+  if (std::holds_alternative<StopSending>(effect)) current_cancel()->cancel();
+  worker->submit([this, effect, post] {
+    if (const auto* const work = std::get_if<ConstructAndSend>(&effect)) {
+      construct(*work, post);
+    } else if (const auto* const send = std::get_if<SendBaseline>(&effect)) {
+      send_baseline(*send, post);
+    } else {
+      post(carry_out(effect));
+    }
+  });
+}
+
+void RunOwner::State::construct(const ConstructAndSend& work, const OwnerLoop::Post& post) {
+  const std::uint64_t number = work.attempt.attempt;
+  const std::shared_ptr<CancelToken> stop = current_cancel();
+  OwnerAttempt attempt;
+  attempt.run = context().run();
+  attempt.attempt = number;
+  attempt.candidate = work.attempt.candidate;
+  attempt.base_version = work.attempt.base_version;
+  attempt.target_version = work.attempt.target_version;
+  attempt.mode = work.attempt.mode;
+  attempt.encoding = encoding_of(work.attempt.mixed);
+  attempt.needs = work.attempt.needs;
+  const std::function<void(OwnerEvent)> progress = post;
+  TransportSink sink(context(), payloads, owner.rank(), number, progress);
+  OwnerWorkDone done = answer_of(OwnerWorkDone::Kind::kConstructAndSend, number, Status());
+  const auto carry = [&]() -> Status {
+    DCR_TRY(payloads.begin(number));
+    context().points().before("bitdiff");
+    DCR_ASSIGN(OwnerResult made, owner.prepare(attempt, sink, {stop.get(), {}}));
+    done.result.mode = made.mode;
+    done.result.pipeline.payloads = made.payloads;
+    done.result.pipeline.payload_bytes = made.payload_bytes;
+    done.result.changed_source_elements = made.changed_source_elements;
+    DCR_TRY(payloads.end(number));
+    const std::lock_guard<std::mutex> lock(mutex);
+    sent = std::move(made);
+    return {};
+  };
+  done.status = carry();
+  post(std::move(done));
+}
+
+void RunOwner::State::send_baseline(const SendBaseline& work, const OwnerLoop::Post& post) {
+  const std::uint64_t stream = work.version.version + 1;
+  const std::shared_ptr<CancelToken> stop = current_cancel();
+  const std::function<void(OwnerEvent)> progress = post;
+  TransportSink sink(context(), restores, owner.rank(), stream, progress);
+  OwnerWorkDone done =
+      answer_of(OwnerWorkDone::Kind::kSendBaseline, work.version.version, Status());
+  const auto carry = [&]() -> Status {
+    DCR_TRY(restores.begin(stream));
+    DCR_TRY(owner
+                .restore(restore_run(context().run()), stream, work.version.version, sink,
+                         {stop.get(), {}})
+                .status());
+    return restores.end(stream);
+  };
+  done.status = carry();
+  done.payloads = sink.payloads();
+  post(std::move(done));
+}
+
+OwnerWorkDone RunOwner::State::carry_out(const OwnerEffect& effect) {
+  using Kind = OwnerWorkDone::Kind;
+  if (const auto* const remove = std::get_if<RemovePayloads>(&effect)) {
+    return answer_of(Kind::kRemovePayloads, remove->attempt, payloads.cleanup(remove->attempt));
+  }
+  if (const auto* const update = std::get_if<UpdateBaseline>(&effect)) {
+    return answer_of(Kind::kUpdateBaseline, update->version,
+                     owner.commit(update->version, {current_cancel().get(), {}}));
+  }
+  if (const auto* const remove = std::get_if<RemoveRestores>(&effect)) {
+    // Streams are numbered one above their versions.
+    return answer_of(Kind::kRemoveRestores, remove->version, restores.cleanup(remove->version));
+  }
+  if (const auto* const stop = std::get_if<StopSending>(&effect)) {
+    // Construction gave up before, for this is its thread.
+    owner.drop_attempt();
+    renew_cancel();
+    return answer_of(Kind::kStopSending, stop->attempt, payloads.stop_and_wait(stop->attempt));
+  }
+  return answer_of(Kind::kDigestBase, 0,
+                   {Code::kUnsupported,
+                    "a run directory begins without weights: receivers get "
+                    "the first from the first refit"});
+}
+
+void RunOwner::State::finish(const RefitFinished& finished) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (!called) return;
+  if (finished.status.code() == Code::kConflict && !interrupted) {
+    // The endpoint was barred, by a coordinator that took it for dead; its next life asks again.
+    loop->post(*called);
+    return;
+  }
+  called.reset();
+  if (!finished.status.ok()) {
+    outcomes.push(interrupted ? Status(Code::kCancelled,
+                                       "the refit was interrupted: " + finished.status.message())
+                              : finished.status);
+    return;
+  }
+  RefitOutcome outcome;
+  outcome.committed = finished.committed;
+  outcome.attempts = finished.attempts;
+  outcome.without_baseline = finished.without_baseline;
+  if (finished.gate_closed_early) outcome.gate_closed_early = finished.gate_closed_early->reason;
+  outcome.sent = sent;
+  outcomes.push(std::move(outcome));
+}
+
+RunOwner::RunOwner(std::unique_ptr<State> state) : state_(std::move(state)) {}
+RunOwner::~RunOwner() = default;
+
+Result<std::unique_ptr<RunOwner>> RunOwner::join(RunSession& run, EmbeddedOwner& owner) {
+  PublishedSource source;
+  DCR_ASSIGN(source.catalogue, Catalogue::make(owner.tensors()));
+  source.boxes = owner_boxes(owner.boxes());
+  source.digest = source_digest(source);
+  DCR_ASSIGN(
+      std::unique_ptr<RunMember> member,
+      RunMember::enter(run.state(), "owner-" + std::to_string(owner.rank()), Role::kOwner, ""));
+  // All ranks have the same; one has to say it.
+  if (owner.rank() == 0) DCR_TRY(publish_source(member->directory().sources_path(), source));
+  auto state = std::make_unique<State>(std::move(member), owner, source.digest);
+  DCR_TRY(state->start());
+  return std::make_unique<RunOwner>(std::move(state));
+}
+
+Status RunOwner::begin_refit(const std::string& label, bool asynchronous) {
+  DCR_TRY(check_label(label));
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  if (state_->called) return {Code::kInvalidArgument, "a refit of this owner is open already"};
+  if (state_->member->stopping()) return {Code::kInvalidArgument, "this owner has ended"};
+  state_->interrupted = false;
+  state_->sent = {};
+  state_->called = RefitCalled{label, asynchronous, false};
+  state_->loop->post(*state_->called);
+  return {};
+}
+
+std::optional<Result<RefitOutcome>> RunOwner::wait(std::uint64_t wait_ms) {
+  return state_->outcomes.pop(wait_ms);
+}
+
+void RunOwner::interrupt() {
+  {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    if (!state_->called || state_->interrupted) return;
+    state_->interrupted = true;
+    state_->cancel->cancel();
+  }
+  // The attempt fails without this incarnation, and the next one asks for no refit.
+  const Status barred = state_->member->bar();
+  if (!barred.ok()) state_->member->log("cannot leave the attempt: " + barred.message());
+  state_->worker->submit([state = state_.get()] {
+    state->owner.drop_attempt();
+    state->renew_cancel();
+  });
+}
+
+}  // namespace dcr

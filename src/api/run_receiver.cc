@@ -1,0 +1,146 @@
+#include <atomic>
+#include <mutex>
+#include <utility>
+
+#include "api/embedded_receiver.h"
+#include "api/run_state.h"
+#include "receiver/needs.h"
+#include "run/receiver_host.h"
+#include "run/source_watch.h"
+#include "runtime/event_queue.h"
+#include "tensor/text.h"
+
+namespace dcr {
+namespace {
+
+std::vector<std::vector<CanonicalBox>> canonical_boxes(
+    const std::vector<std::vector<OwnerBox>>& owners) {
+  std::vector<std::vector<CanonicalBox>> all;
+  for (const std::vector<OwnerBox>& boxes : owners) {
+    std::vector<CanonicalBox>& of = all.emplace_back();
+    for (const OwnerBox& box : boxes) {
+      CanonicalBox& made = of.emplace_back();
+      made.tensor = box.tensor;
+      made.offset = box.box.offset;
+      for (const ItemDimension& dim : box.box.dims) {
+        made.sizes.push_back(dim.size);
+        made.strides.push_back(dim.stride);
+      }
+    }
+  }
+  return all;
+}
+
+Status check_classes(EmbeddedReceiver& receiver) {
+  const std::span<const TensorClass> classes = receiver.classes();
+  if (classes.empty() && !receiver.tensors().empty()) {
+    return {Code::kInvalidArgument, "the receiver was not prewarmed"};
+  }
+  for (std::size_t i = 0; i < classes.size(); ++i) {
+    if (classes[i].path != TensorPath::kRefused) continue;
+    return {Code::kUnsupported,
+            "tensor " + quoted_name(receiver.tensors()[i].name) +
+                " cannot be refitted exactly: " + classes[i].reason,
+            receiver.tensors()[i].name};
+  }
+  return {};
+}
+
+}  // namespace
+
+struct RunReceiver::State {
+  State(std::unique_ptr<RunMember> of, std::string engine_name)
+      : member(std::move(of)),
+        engine(std::move(engine_name)),
+        watch(member->context(), member->directory().sources_path()) {}
+
+  Status serve(EmbeddedReceiver& receiver, const std::function<Status()>& applied);
+
+  const std::unique_ptr<RunMember> member;
+  const std::string engine;
+  SourceWatch watch;
+  std::optional<JoinedSource> joined;
+  std::vector<std::vector<CanonicalBox>> boxes;
+  std::mutex mutex;
+  ReceiverHost* host = nullptr;  // while it serves; guarded by mutex
+};
+
+Status RunReceiver::State::serve(EmbeddedReceiver& receiver,
+                                 const std::function<Status()>& applied) {
+  ProcessContext& context = member->context();
+  EmbeddedReceiver::State& inner = receiver.state();
+  ReceiverWork work(context, {*inner.receiver, *inner.memory, {}, 0, applied});
+  ReceiverHostOptions options;
+  options.name = member->name();
+  options.engine = engine;
+  options.details.node = kDirectoryNode;
+  options.details.catalogue = joined->source.digest;
+  options.details.fingerprint = inner.receiver->fingerprint();
+  options.details.needs = needs_of(inner.receiver->classes());
+  options.owners = joined->owners.names;
+  options.base_exists = false;
+  std::atomic<bool> ended{false};
+  options.cancelled = [&] { return ended || member->stopping(); };
+  options.ended = [&] { return watch.changed(joined->owners); };
+  DCR_ASSIGN(const std::unique_ptr<ReceiverHost> opened,
+             ReceiverHost::open(context, std::move(options), work));
+  const auto show = [this](ReceiverHost* now) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    host = now;
+  };
+  show(opened.get());
+  std::unique_ptr<Executor> taker = make_executor(2);
+  taker->submit([&] { opened->take_payloads(); });
+  const Status status = opened->run();
+  ended = true;
+  taker.reset();
+  show(nullptr);
+  if (status.code() == Code::kCancelled && !member->stopping()) return {};
+  return status;
+}
+
+RunReceiver::RunReceiver(std::unique_ptr<State> state) : state_(std::move(state)) {}
+RunReceiver::~RunReceiver() = default;
+
+Result<std::unique_ptr<RunReceiver>> RunReceiver::join(RunSession& run, const std::string& name,
+                                                       const std::string& engine) {
+  DCR_ASSIGN(std::unique_ptr<RunMember> member,
+             RunMember::enter(run.state(), name, Role::kReceiver, engine));
+  return std::make_unique<RunReceiver>(std::make_unique<State>(std::move(member), engine));
+}
+
+Result<bool> RunReceiver::find_owners(std::uint64_t wait_ms) {
+  if (state_->member->context().options().idle) state_->member->context().options().idle();
+  DCR_ASSIGN(std::optional<JoinedSource> found, state_->watch.wait(wait_ms));
+  if (!found) return false;
+  state_->joined = std::move(found);
+  state_->boxes = canonical_boxes(state_->joined->source.boxes);
+  return true;
+}
+
+const std::vector<CanonicalTensor>& RunReceiver::tensors() const {
+  return state_->joined->source.catalogue.tensors();
+}
+const std::vector<std::vector<CanonicalBox>>& RunReceiver::boxes() const { return state_->boxes; }
+
+Status RunReceiver::serve(EmbeddedReceiver& receiver, const std::function<Status()>& applied) {
+  DCR_TRY(check_classes(receiver));
+  return state_->serve(receiver, applied);
+}
+
+void RunReceiver::stop() { state_->member->stop(); }
+
+std::string RunReceiver::status() {
+  constexpr std::uint64_t kAnswerMs = 500;
+  const auto answers = std::make_shared<EventQueue<std::string>>();
+  {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    if (state_->host == nullptr) return "serves nothing";
+    state_->host->ask([answers](const StatusReply& reply) {
+      answers->push(reply.detail.empty() ? reply.state : reply.state + ": " + reply.detail);
+    });
+  }
+  return answers->pop(kAnswerMs).value_or("is busy");
+}
+
+}  // namespace dcr

@@ -1,0 +1,57 @@
+// What a process has open of a run, and what all that takes part in it does alike.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "dcr/run.h"
+#include "run/endpoint_loop.h"
+#include "run/process_context.h"
+#include "run/run_directory.h"
+#include "runtime/threads.h"
+
+namespace dcr {
+
+struct RunSession::State {
+  std::unique_ptr<RunDirectory> directory;
+  CancelToken cancel;
+  std::unique_ptr<ProcessContext> context;  // uses the above
+};
+
+// One endpoint of this process in a run. Leaves the run when it is destroyed: what it was is
+// barred.
+class RunMember {
+ public:
+  // `engine`: of a receiver. Errors: RunDirectory::enter's.
+  static Result<std::unique_ptr<RunMember>> enter(RunSession::State& run, const std::string& name,
+                                                  Role role, const std::string& engine);
+  RunMember(RunSession::State& run, std::string name, Role role, std::string engine,
+            std::unique_ptr<RunDirectory::Presence> presence);
+  ~RunMember();
+  RunMember(const RunMember&) = delete;
+  RunMember& operator=(const RunMember&) = delete;
+
+  ProcessContext& context() { return *run_.context; }
+  const RunDirectory& directory() const { return *run_.directory; }
+  const std::string& name() const { return name_; }
+  // Bars whatever incarnation the endpoint has: it begins anew, if it goes on.
+  Status bar();
+  void log(const std::string& text) { context().options().log(name_, text); }
+
+  // Has the endpoint's loop end. Thread-safe.
+  void stop() { stopping_ = true; }
+  bool stopping() const { return stopping_ || run_.cancel.cancelled(); }
+  LoopParts parts(std::function<bool()> cancelled);
+
+ private:
+  RunSession::State& run_;
+  const std::string name_;
+  const Role role_;
+  const std::string engine_;
+  std::atomic<bool> stopping_{false};
+  const std::unique_ptr<RunDirectory::Presence> presence_;
+};
+
+}  // namespace dcr
