@@ -166,7 +166,9 @@ class Run:
         """
         never = tuple(never_loaded)
 
-        def make(tensors: Sequence[Tensor], boxes: Sequence[Sequence[Box]]) -> _core.EmbeddedReceiver:
+        def make(
+            tensors: Sequence[Tensor], boxes: Sequence[Sequence[Box]]
+        ) -> _core.EmbeddedReceiver:
             from dcr.torch.receiver import traced_receiver
 
             if before_prewarm is not None:
@@ -213,7 +215,9 @@ class Gate:
                 else:
                     self._agent.close(fail_requests)
             except Exception as error:
-                logger.error("the gate stays closed: %s", error, exc_info=not isinstance(error, Error))
+                logger.error(
+                    "the gate stays closed: %s", error, exc_info=not isinstance(error, Error)
+                )
                 self._core.done(str(error) or type(error).__name__)
             else:
                 self._core.done()

@@ -1,4 +1,4 @@
-"""Parts of a run for its tests: models, an engine of one rank, and engines in processes of their own."""
+"""Parts of a run for its tests: models, engines of one rank, here and in their own processes."""
 
 import hashlib
 import os

@@ -173,9 +173,10 @@ Result<std::optional<PublishedSource>> fetch_source(const std::string& directory
   const Result<Bytes> bytes = read_file(posix_file_system(), path, kPublishedSourceBytesMax);
   if (bytes.status().code() == Code::kNotFound) return std::optional<PublishedSource>();
   if (!bytes.ok()) return bytes.status();
+  // Before anything is made of them.
+  if (blake2b(*bytes) != digest) return corrupt_source("its bytes have another digest: " + path);
   Result<PublishedSource> source = decode_source(*bytes);
   if (!source.ok()) return source.status().with_context(path);
-  if (source->digest != digest) return corrupt_source("its bytes have another digest: " + path);
   return std::optional<PublishedSource>(std::move(source).value());
 }
 
