@@ -1,7 +1,7 @@
 # The short names of everything that is done here; docs/HACKING.md says more.
 # `make` builds the programs to build/release/bin/.
 
-.PHONY: release setup python test test-arm64 lint demo cluster fuzz bench spec mutants clean \
+.PHONY: release setup python test test-arm64 lint demo demo-cluster cluster fuzz bench spec mutants clean \
   training-run
 
 release:
@@ -28,7 +28,12 @@ test-arm64:
 lint: setup
 	tools/lint.sh
 
-demo: setup release
+# Reinforcement learning, from a trainer of PyTorch's to engines of vLLM's that are killed on the way;
+# and a demo of the programs alone, without Python packages.
+demo: python
+	build/venv/bin/python python/training/run.py demo
+
+demo-cluster: setup release
 	demo/run.sh
 
 # Long runs of real processes: one in which they are killed and stopped at random (the seed is

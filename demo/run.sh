@@ -1,5 +1,5 @@
 #!/bin/sh
-# The main job on real weights: `make demo` builds the program and then runs this.
+# The main job on real weights: `make demo-cluster` builds the program and then runs this.
 #
 #   demo/run.sh [DCR [WORK_DIR]]     default: build/release/bin/dcr build/demo
 #
@@ -37,7 +37,7 @@ check() {
   diff -r "$1" "$2" >&2 || fail "$2 differs from $1, and dcr verify did not see it"
 }
 
-[ -x "$dcr" ] || fail "there is no program $dcr; run make first, or make demo"
+[ -x "$dcr" ] || fail "there is no program $dcr; run make first, or make demo-cluster"
 [ -f "$demo/steps/step1.dcr" ] || fail "there are no recorded steps in $demo/steps"
 mkdir -p "$work"
 work=$(cd "$work" && pwd)

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+from collections import Counter
 from math import exp
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,15 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "python/training"))
 
 from arm import COMPARED, Divergence, Step, compare  # noqa: E402
+from engines import Engines  # noqa: E402
+from faults import Kills, plan  # noqa: E402
 from grpo import advantages, kl_sum, loss_and_ratio, make_batch, response_logprobs  # noqa: E402
-from report import judge  # noqa: E402
-from rollout import Response  # noqa: E402
+from report import judge, judge_kills  # noqa: E402
+from rollout import Group, Response  # noqa: E402
+from settings import SIZES  # noqa: E402
 from task import BEGIN, DIGIT, END, EQUALS, PLUS, VOCABULARY, Task, batches  # noqa: E402
 from trainer import Update  # noqa: E402
+from workers import Died  # noqa: E402
 
 
 def digits(*values: int) -> tuple[int, ...]:
@@ -43,19 +48,25 @@ def test_short_run(tmp_path: Path) -> None:
     found = json.loads(report.read_text())
     assert found["wrong"] == [] and found["divergences"] == 0
     (seed,) = found["seeds"]
-    assert [arm["name"] for arm in seed["arms"]] == ["dense, synchronous", "dense, asynchronous"]
-    for arm in seed["arms"]:
-        steps = arm["steps"]
-        assert [step["step"] for step in steps] == [0, 1, 2]
-        assert len({step["weights"] for step in steps}) == 3  # every step changed something
-        assert all(step["changed"] > 0 and step["informative"] > 0 for step in steps)
-    # The first step of both kinds is the same; later ones have other rollouts.
-    first, second = (arm["steps"] for arm in seed["arms"])
-    assert first[0]["weights"] == second[0]["weights"]
-    assert first[1]["rollouts"] != second[1]["rollouts"]
-    lines = ElementTree.fromstring(picture.read_text()).findall(".//{*}polyline")
-    layers = len(first[0]["changed_by_layer"])
-    assert len(lines) == 2 * (layers + 1 + 1 + 1)
+    dense, refits = seed["arms"]
+    assert [dense["name"], refits["name"]] == ["dense, asynchronous", "DCR, asynchronous"]
+    assert [step["step"] for step in dense["steps"]] == [0, 1, 2]
+    for here, there in zip(dense["steps"], refits["steps"], strict=True):
+        assert here["changed"] > 0 and here["informative"] > 0
+        for what in here.keys() - {"published", "seconds"}:
+            assert here[what] == there[what], what
+    assert len({step["weights"] for step in dense["steps"]}) == 3
+    assert [event["what"] for event in refits["events"]] == ["kill", "return"]
+    assert [step["published"]["mode"] for step in refits["steps"]] == [
+        "mixed",
+        "overwrite",
+        "mixed",
+    ]
+    assert refits["torn_survivors"] == 1
+    drawn = ElementTree.fromstring(picture.read_text())
+    layers = len(dense["steps"][0]["changed_by_layer"])
+    assert len(drawn.findall(".//{*}polyline")) == layers + 1 + 1 + 1
+    assert len(drawn.findall(".//{*}circle")) == 2 * 3 + 1  # rings, and the return
 
 
 def test_task() -> None:
@@ -115,7 +126,7 @@ def test_any_difference_is_a_divergence() -> None:
     step = Step(
         step=7, reward=0.5, informative=3, rollouts="a", update=update, weights="b",
         published={}, seconds={},
-    )  # fmt: skip
+    )
     compare("DCR", dataclasses.replace(step, seconds={"train": 1.0}), step)
     others = {
         "reward": 0.25,
@@ -144,3 +155,98 @@ def test_a_run_that_shows_nothing_fails(value: dict[str, float], words: str) -> 
     good = {"first_reward": 0.4, "last_reward": 0.5, "informative": 0.9, "changed": 0.02}
     assert judge(good) == []
     assert judge({**good, **value}) == [words]
+
+
+def test_kills_that_show_nothing_fail() -> None:
+    assert judge_kills({"torn_survivors": 1, "overwrite_retries": 1}) == []
+    assert len(judge_kills({"torn_survivors": 0, "overwrite_retries": 0})) == 2
+
+
+class FakeWorker:
+    """An engine that answers at once, or dies when it is asked for an answer."""
+
+    def __init__(self, place: int, asked: list[tuple[int, tuple[Any, ...]]]) -> None:
+        self.name, self.log = f"engine {place}", Path("engine.log")
+        self.dies = False
+        self._place, self._asked = place, asked
+        self._open: list[tuple[Any, ...]] = []
+
+    def call(self, *call: Any) -> None:
+        self._asked.append((self._place, call))
+        self._open.append(call)
+
+    def answer(self) -> Any:
+        if self.dies:
+            raise Died(self.name)
+        method, *arguments = self._open.pop(0)
+        if method == "adopt":
+            return "digest"
+        return [[Response((END,), (float(group.prompt),))] for group in arguments[1]]
+
+    def kill(self) -> None:
+        self.dies = True
+
+    def close(self) -> None:
+        pass
+
+
+def test_lost_groups_are_answered_again_with_the_same_version() -> None:
+    asked: list[tuple[int, tuple[Any, ...]]] = []
+    workers: dict[int, FakeWorker] = {}
+
+    def start(place: int, environment: Any) -> Any:
+        workers[place] = FakeWorker(place, asked)
+        return workers[place]
+
+    engines = Engines(start, chunk=2)
+    assert engines.adopt("7") == {0: "digest", 1: "digest"}
+    groups = [Group(7, prompt) for prompt in range(8)]
+    engines.begin(groups)
+    engines.kill(1)
+    answers = engines.finish()
+    assert answers == {group: [Response((END,), (float(group.prompt),))] for group in groups}
+    assert engines.live == [0] and engines.regenerated == 4
+    generated = [(place, call[1], call[2]) for place, call in asked if call[0] == "generate"]
+    assert generated == [
+        (0, "7", groups[:2]),
+        (1, "7", groups[2:4]),
+        (0, "7", groups[4:6]),
+        (1, "7", groups[6:]),
+        (0, "7", groups[2:4]),
+        (0, "7", groups[6:]),
+    ]
+    # One that has come back answers nothing before it has adopted a version.
+    engines.start(1)
+    engines.begin(groups)
+    assert {place for place, call in asked[-4:]} == {0}
+    engines.finish()
+    engines.adopt("8")
+    engines.begin(groups)
+    assert {place for place, call in asked[-4:]} == {0, 1}
+    workers[0].dies = True
+    with pytest.raises(Died, match="engine 0 died by itself"):
+        engines.finish()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_planned_kills(seed: int) -> None:
+    settings = SIZES["full"]
+    kills = plan(settings, str(seed))
+    assert list(kills) == list(range(4, 49, 5))
+    assert kills == plan(settings, str(seed)) != plan(settings, str(seed + 1))
+    assert kills[4].moment == "applied"
+    assert {kill.place for kill in kills.values()} == {0, 1}
+    moments = Counter(kill.moment for kill in kills.values())
+    assert moments == {"applied": 6, "rollouts": 1, "open": 1, "restore": 1}
+    assert all(step < kill.back < step + 4 for step, kill in kills.items())
+
+
+def test_an_engine_that_does_not_die_as_planned_is_an_error(tmp_path: Path) -> None:
+    settings = SIZES["full"]
+    engine: Any = FakeWorker(0, [])
+    engine.ask = lambda method: None
+    engines = Engines(lambda place, environment: engine, chunk=2)
+    faults = Kills(settings, "1", run=tmp_path, applied=tmp_path)
+    faults.refit_called(4, engines)
+    with pytest.raises(RuntimeError, match="step 4: engine . lives, and was to be killed"):
+        faults.adopted(4, "5", engines)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from engines import Engines, start_engine
+from faults import Quiet
 from rollout import Group, Response
 from settings import RANKS, Settings
 from task import batches
@@ -39,10 +40,21 @@ COMPARED = ("reward", "informative", "rollouts", "update", "weights")
 class Arm:
     """What an arm came to."""
 
-    name: str
     asynchronous: bool
+    refits: bool  # by DCR; or dense
     steps: list[Step] = field(default_factory=list)
+    first_weights: str = ""
+    """The digest of version 0."""
+    faults: Quiet = field(default_factory=Quiet)
+    regenerated: int = 0
+    """Groups that were lost with their engine and answered again."""
     seconds: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """What it is called in reports."""
+        way = "DCR" if self.refits else "dense"
+        return f"{way}, {'asynchronous' if self.asynchronous else 'synchronous'}"
 
 
 class _Clock:
@@ -122,6 +134,7 @@ class Run:
         finally:
             engines.close()
             trainer.close()
+        self.arm.regenerated = engines.regenerated
         self.arm.seconds = round(time.monotonic() - began, 1)
         return self.arm
 
@@ -129,15 +142,18 @@ class Run:
         """In an asynchronous arm engines answer the next step's prompts while the trainer takes
         this one's; in both, a version is adopted when all groups of the one before are back."""
         trainer.call("publish", "0")
-        self._adopt(engines, "0")
+        self.arm.first_weights = self._adopt(engines, "0")
         trainer.answer()
+        if self.reference is not None and self.reference.first_weights != self.arm.first_weights:
+            raise Divergence(f"{self.arm.name}: version 0 is not what it is in the dense arm")
         engines.begin(self._groups(0))
         responses = engines.finish()
         for step in range(self.settings.steps):
             clock = _Clock()
             more = step + 1 < self.settings.steps
+            self.arm.faults.step_begins(step, engines)
             if self.arm.asynchronous and more:
-                engines.begin(self._groups(step + 1))
+                self._begin(engines, step)
             answered = [(group.prompt, responses[group]) for group in self._groups(step)]
             trainer.call("train", answered)
             update = trainer.answer()
@@ -147,18 +163,30 @@ class Run:
             if self.arm.asynchronous and more:
                 responses = engines.finish()
                 clock.passed("rollouts")
+            self.arm.faults.refit_called(step, engines)
             weights = self._adopt(engines, label)
+            self.arm.faults.adopted(step, label, engines)
             published = trainer.answer()
             clock.passed("refit")
             if not self.arm.asynchronous and more:
-                engines.begin(self._groups(step + 1))
+                self._begin(engines, step)
                 responses = engines.finish()
                 clock.passed("rollouts")
             self._note(step, answered, update, weights, published, clock)
 
-    def _start_engine(self, place: int) -> Worker:
+    def _begin(self, engines: Engines, step: int) -> None:
+        engines.begin(self._groups(step + 1))
+        self.arm.faults.rollouts_begun(step, engines)
+
+    def _start_engine(self, place: int, environment: Mapping[str, str]) -> Worker:
         return start_engine(
-            self.settings, self.seed, self.start, self.weights, self.directory, place
+            self.settings,
+            self.seed,
+            self.start,
+            self.weights,
+            self.directory,
+            place,
+            environment,
         )
 
     def _groups(self, step: int) -> list[Group]:
@@ -197,6 +225,12 @@ class Run:
             seconds=clock.seconds,
         )
         self.arm.steps.append(made)
+        changed = sum(count for count, _ in update.changed.values())
+        if published.get("changed", changed) != changed:
+            raise Divergence(
+                f"{self.arm.name}, step {step}: {published['changed']} values were refitted, "
+                f"{changed} have changed"
+            )
         if self.reference is not None:
             compare(self.arm.name, made, self.reference.steps[step])
 

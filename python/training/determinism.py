@@ -22,7 +22,6 @@ def check(settings: Settings, seed: int, start: Path, directory: Path) -> int:
     Raises:
         Divergence: there is a difference.
     """
-    directory.mkdir(parents=True, exist_ok=True)
     shutil.copy(start / "serving" / "model.safetensors", version_file(directory, "0"))
     engines = [
         start_engine(settings, seed, start, DenseWeights(directory), directory, place)

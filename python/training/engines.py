@@ -2,7 +2,7 @@
 
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rollout import Engine, Group, Response
@@ -12,7 +12,13 @@ from workers import Died, Worker
 
 
 def start_engine(
-    settings: Settings, seed: int, start: Path, weights: Weights, directory: Path, place: int
+    settings: Settings,
+    seed: int,
+    start: Path,
+    weights: Weights,
+    directory: Path,
+    place: int,
+    environment: Mapping[str, str] | None = None,
 ) -> Worker:
     """One engine, on a processor of its own as far as there are so many."""
     processors = sorted(os.sched_getaffinity(0))
@@ -24,14 +30,18 @@ def start_engine(
         seed,
         start / "serving",
         weights,
-        environment={"VLLM_CPU_OMP_THREADS_BIND": str(processors[place % len(processors)])},
+        place,
+        environment={
+            "VLLM_CPU_OMP_THREADS_BIND": str(processors[place % len(processors)]),
+            **(environment or {}),
+        },
     )
 
 
 class Engines:
     """A place for each; a place whose engine died is empty until `start`."""
 
-    def __init__(self, start_place: Callable[[int], Worker], chunk: int) -> None:
+    def __init__(self, start_place: Callable[[int, Mapping[str, str]], Worker], chunk: int) -> None:
         self._start_place = start_place
         self._chunk = chunk
         self._workers: dict[int, Worker] = {}
@@ -39,6 +49,7 @@ class Engines:
         self._chunks: dict[int, deque[Sequence[Group]]] = {}
         self._responses: dict[Group, list[Response]] = {}
         self._doomed: set[int] = set()
+        self._adopted: set[int] = set()  # that have a version
         self.regenerated = 0
         """Groups that were lost with their engine and made again."""
         for place in range(ENGINES):
@@ -49,9 +60,9 @@ class Engines:
         """The places that have an engine."""
         return sorted(self._workers)
 
-    def start(self, place: int) -> None:
+    def start(self, place: int, environment: Mapping[str, str] | None = None) -> None:
         """Starts an engine in an empty place. It has nothing to do until the next `adopt`."""
-        self._workers[place] = self._start_place(place)
+        self._workers[place] = self._start_place(place, environment or {})
 
     def adopt(self, label: str) -> dict[int, str]:
         """Brings all to a version; a digest of what each engine that is still alive holds."""
@@ -61,6 +72,7 @@ class Engines:
         for place in self.live:
             try:
                 digests[place] = self._workers[place].answer()
+                self._adopted.add(place)
             except Died:
                 self._bury(place)
         return digests
@@ -68,7 +80,7 @@ class Engines:
     def begin(self, groups: Sequence[Group]) -> None:
         """Shares groups out; engines answer with the version that they last adopted."""
         size = self._chunk
-        self._chunks = {place: deque() for place in self.live}
+        self._chunks = {place: deque() for place in self.live if place in self._adopted}
         self._responses = {}
         self._share([groups[at : at + size] for at in range(0, len(groups), size)])
 
@@ -91,6 +103,11 @@ class Engines:
         self.may_die(place)
         self._workers[place].kill()
 
+    def doom(self, place: int) -> None:
+        """Has an engine die while the next version comes."""
+        self.may_die(place)
+        self._workers[place].ask("doom")
+
     def may_die(self, place: int) -> None:
         """An engine that was told to die is no failure of the run."""
         self._doomed.add(place)
@@ -110,7 +127,8 @@ class Engines:
 
     def _share(self, chunks: Sequence[Sequence[Group]]) -> None:
         for number, chunk in enumerate(chunks):
-            place = self.live[number % len(self.live)]
+            able = sorted(self._chunks)
+            place = able[number % len(able)]
             self._chunks[place].append(chunk)
             try:
                 self._workers[place].call("generate", self._label, chunk)
@@ -120,6 +138,7 @@ class Engines:
     def _bury(self, place: int) -> None:
         worker = self._workers.pop(place)
         worker.close()
+        self._adopted.discard(place)
         if place not in self._doomed or not self._workers:
             raise Died(f"{worker.name} died by itself, or was the last: {worker.log}")
         self._doomed.remove(place)

@@ -33,13 +33,13 @@ class Engine:
     """What the process of an engine does. """
 
     def __init__(
-        self, settings: Settings, seed: int, serving: Path, weights: Weights
+        self, settings: Settings, seed: int, serving: Path, weights: Weights, place: int
     ) -> None:
         from vllm import LLM
 
         self._settings = settings
         self._seed = seed
-        self._weights = weights.engine()
+        self._weights = weights.engine(place)
         task = settings.start.task
         self._llm: Any = LLM(
             model=str(serving),
@@ -60,6 +60,10 @@ class Engine:
             raise RuntimeError(f"version {self._llm.get_weight_version()} is not {label}")
         digests: list[str] = self._llm.apply_model(storage_digest)
         return digests[0]
+
+    def doom(self) -> None:
+        """The next version is the end of it."""
+        self._weights.doom()
 
     def generate(self, label: str, groups: Sequence[Group]) -> list[list[Response]]:
         """Answers each group with the weights of that version and no other."""

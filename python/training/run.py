@@ -9,6 +9,7 @@ judged, the model learned.
 import argparse
 import shutil
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,14 @@ from typing import Any
 import workers
 from arm import Arm, Divergence, Run
 from determinism import check
+from faults import Kills
 from plot import draw
 from report import arm_as_data, arm_line, report_of, write
+from run_processes import end
 from settings import SIZES, Settings
 from warm_start import make
 from weights import DenseWeights
+from weights_dcr import RefitWeights
 
 KINDS = {False: "synchronous", True: "asynchronous"}
 
@@ -32,15 +36,28 @@ def run_seed(settings: Settings, seed: int, start: Path, directory: Path) -> dic
         Divergence: an arm is not as its dense one, or an engine not as the others.
     """
     arms = []
-    for asynchronous in [False, True] if settings.asynchronous else [False]:
-        place = directory / f"{seed}-dense-{KINDS[asynchronous]}"
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir(parents=True)
-        dense = Arm(f"dense, {KINDS[asynchronous]}", asynchronous)
+    for asynchronous in settings.asynchronous:
+        dense = Arm(asynchronous, refits=False)
+        place = _new(directory / f"{seed}-dense-{KINDS[asynchronous]}")
         Run(settings, seed, start, place, DenseWeights(place), dense).run()
-        arms.append(arm_as_data(dense, settings.epoch))
-        print(arm_line(arms[-1]), flush=True)
+        place = _new(directory / f"{seed}-dcr-{KINDS[asynchronous]}")
+        # Its sockets want a short path.
+        run = Path(tempfile.mkdtemp(prefix="dcr-training-"))
+        way = RefitWeights(run, _new(place / "applied"), asynchronous)
+        kills = Kills(settings, f"{seed}, {KINDS[asynchronous]}", way.run, way.applied)
+        refits = Arm(asynchronous, refits=True, faults=kills)
+        Run(settings, seed, start, place, way, refits, dense).run()
+        end(run)
+        for arm in (dense, refits):
+            arms.append(arm_as_data(arm, settings.epoch))
+            print(arm_line(arms[-1]), flush=True)
     return {"seed": seed, "arms": arms}
+
+
+def _new(directory: Path) -> Path:
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    return directory
 
 
 def picture_of(report: dict[str, Any]) -> str:
@@ -75,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     divergence = ""
     try:
         for seed in range(1, options.seeds + 1):
-            compared = check(settings, seed, start, directory / f"{seed}-check")
+            compared = check(settings, seed, start, _new(directory / f"{seed}-check"))
             print(f"seed {seed}: {compared} responses, equal in any batch and engine", flush=True)
             seeds.append(run_seed(settings, seed, start, directory))
     except Divergence as error:

@@ -23,7 +23,7 @@ class Settings:
     chunk: int  # prompts that an engine is given at a time
     kill_every: int  # steps; in arms with DCR
     coordinator_kills: tuple[int, ...]  # steps
-    asynchronous: bool  # the arms that are one step off-policy, too
+    asynchronous: tuple[bool, ...]  # the kinds of arms: not, or one step, off-policy
     judged: bool  # whether rewards have to rise: a few steps show nothing
 
 
@@ -42,7 +42,7 @@ def _settings(**values: object) -> Settings:
         "chunk": 16,
         "kill_every": 5,
         "coordinator_kills": (12, 37),
-        "asynchronous": True,
+        "asynchronous": (False, True),
         "judged": True,
         **values,
     }
@@ -52,7 +52,7 @@ def _settings(**values: object) -> Settings:
 SIZES = {
     "full": _settings(),
     "demo": _settings(
-        steps=10, prompts=16, chunk=4, coordinator_kills=(7,), asynchronous=False, judged=False
+        steps=10, prompts=16, epoch=5, chunk=4, coordinator_kills=(7,), judged=False
     ),
     "test": _settings(
         start=WarmStart(
@@ -65,10 +65,11 @@ SIZES = {
         steps=3,
         prompts=8,
         samples=4,
-        epoch=3,
+        epoch=1,
         chunk=2,
         kill_every=2,
         coordinator_kills=(),
+        asynchronous=(True,),
         judged=False,
     ),
 }

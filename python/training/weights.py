@@ -35,6 +35,9 @@ class EngineWeights(Protocol):
     def adopt(self, llm: Any, label: str) -> None:
         """Brings the engine to a version, while nothing runs."""
 
+    def doom(self) -> None:
+        """Kills the process while the next version comes, when it hurts."""
+
     def close(self) -> None: ...
 
 
@@ -44,7 +47,7 @@ class Weights(Protocol):
     def trainer(self, model: torch.nn.Module, rank: int) -> TrainerWeights:
         """In a rank of the trainer; all ranks together."""
 
-    def engine(self) -> EngineWeights:
+    def engine(self, place: int) -> EngineWeights:
         """In the process of an engine."""
 
 
@@ -57,7 +60,7 @@ class DenseWeights:
     def trainer(self, model: torch.nn.Module, rank: int) -> TrainerWeights:
         return DenseTrainerWeights(model, self.directory, rank)
 
-    def engine(self) -> EngineWeights:
+    def engine(self, place: int) -> EngineWeights:
         return DenseEngineWeights(self.directory)
 
 
@@ -111,6 +114,9 @@ class DenseEngineWeights:
         llm.apply_model(lambda model: len(model.load_weights(whole.items())))
         llm.reset_prefix_cache()
         llm.update_weight_version(label)
+
+    def doom(self) -> None:
+        raise NotImplementedError("nothing dies in a dense arm")
 
     def close(self) -> None:
         pass
