@@ -1,0 +1,114 @@
+"""What trainer ranks do in the tests of runs: started by torchrun, spawned, or called by a driver."""
+
+import json
+import sys
+from dataclasses import asdict
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from dcr.torch import Owner, RefitResult
+from run_parts import Net, digest, step
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+
+class Trainer:
+    """A rank's part of a model under FSDP2, which holds what `whole` holds."""
+
+    def __init__(self, directory: str, seed: int) -> None:
+        torch.set_num_threads(1)
+        self.whole = Net(seed)
+        self.model = fully_shard(Net(seed))
+        self.owner = Owner(self.model, run=directory)
+        self.steps = 0
+
+    def step(self) -> None:
+        self.steps += 1
+        step(self.whole, self.steps)
+        wanted = self.whole.state_dict()
+        with torch.no_grad():
+            for name, tensor in self.model.state_dict().items():
+                if isinstance(tensor, DTensor):
+                    placed = distribute_tensor(
+                        wanted[name], tensor.device_mesh, tensor.placements
+                    )
+                    tensor.to_local().copy_(placed.to_local())
+                else:
+                    tensor.copy_(wanted[name])
+
+    def refit(self, label: str) -> RefitResult:
+        result = self.owner.refit(label)
+        assert isinstance(result, RefitResult)
+        return result
+
+    def digest(self) -> str:
+        """Of what engines should have."""
+        return digest(self.whole)
+
+    def close(self) -> None:
+        self.owner.close()
+
+
+def under_torchrun(directory: str, results: str) -> None:
+    """Three refits; rank 0 writes what every rank found."""
+    dist.init_process_group("gloo")
+    trainer = Trainer(directory, 2)
+    found = []
+    for number in range(3):
+        if number:
+            trainer.step()
+        result = trainer.refit(str(number))
+        of_all: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(of_all, asdict(result))
+        assert all(one == of_all[0] for one in of_all), of_all
+        found.append([result.version, result.label, result.mode, trainer.digest()])
+        dist.barrier()
+    trainer.close()
+    if dist.get_rank() == 0:
+        Path(results).write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+def actor(calls: Connection, rank: int, world: int, store: str) -> None:
+    """An object whose methods a driver calls from afar, as Ray's actors are."""
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    trainer: Trainer | None = None
+    while True:
+        name, args = calls.recv()
+        if name == "end":
+            dist.destroy_process_group()
+            return
+        try:
+            if name == "Trainer":
+                trainer = Trainer(*args)
+                calls.send(None)
+            else:
+                calls.send(getattr(trainer, name)(*args))
+        except Exception as error:
+            calls.send(error)
+
+
+def replica(to_others: list[Connection], answers: Connection, directory: str, rank: int) -> None:
+    """A rank with a whole model, without torch.distributed: ranks talk through pipes."""
+
+    def exchange(mine: bytes) -> list[bytes]:
+        for other in to_others:
+            other.send(mine)
+        of_others = [other.recv() for other in to_others]
+        return of_others[:rank] + [mine] + of_others[rank:]
+
+    model = Net(4)
+    owner = Owner(model, run=directory, exchange=exchange, rank=rank, ranks=len(to_others) + 1)
+    owned = owner.sizes.source_elements
+    for number in range(2):
+        if number:
+            step(model, number)
+        answers.send((owner.refit(number), owned, digest(model)))
+    owner.close()
+
+
+if __name__ == "__main__":
+    under_torchrun(sys.argv[1], sys.argv[2])

@@ -1,0 +1,110 @@
+"""Trainers of two ranks in a run: under torchrun, without torch.distributed, and called by a
+driver."""
+
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="needs torch")
+
+import dcr.run  # noqa: E402
+import run_ranks  # noqa: E402
+from run_parts import Engine, Net, digest, run_directory  # noqa: E402
+
+FORKSERVER = multiprocessing.get_context("forkserver")
+FORKSERVER.set_forkserver_preload(["torch.distributed.fsdp", "dcr.torch"])
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    with run_directory(tmp_path / "run") as path:
+        yield path
+
+
+@pytest.fixture
+def engine(directory: Path) -> Engine:
+    return Engine(dcr.run.Run(directory), "engine", Net(1))
+
+
+def test_under_torchrun(directory: Path, engine: Engine, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    ran = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc-per-node=2", run_ranks.__file__, str(directory), str(results)),
+        ],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    found = json.loads(results.read_text())
+    assert [one[:3] for one in found] == [[1, "0", "dense"], [2, "1", "mixed"], [3, "2", "mixed"]]
+    assert engine.agent.opened == ["0", "1", "2"]
+    assert digest(engine.model) == found[-1][3]
+
+
+def ends(process: Any) -> None:
+    process.join(60)
+    assert process.exitcode == 0
+
+
+def test_a_driver_calls_actors(directory: Path, engine: Engine, tmp_path: Path) -> None:
+    actors: list[tuple[Connection, Any]] = []
+    for rank in range(2):
+        ours, theirs = FORKSERVER.Pipe()
+        process = FORKSERVER.Process(
+            target=run_ranks.actor, args=(theirs, rank, 2, str(tmp_path / "store")), daemon=True
+        )
+        process.start()
+        actors.append((ours, process))
+
+    def call(name: str, *args: object) -> list[Any]:
+        for calls, _ in actors:
+            calls.send((name, args))
+        answers = [calls.recv() for calls, _ in actors]
+        assert not any(isinstance(one, Exception) for one in answers), answers
+        return answers
+
+    call("Trainer", str(directory), 2)
+    for label in ("a", "b"):
+        first, second = call("refit", label)
+        assert first == second and first.label == label
+        assert digest(engine.model) == call("digest")[0]
+        call("step")
+    call("close")
+    for calls, process in actors:
+        calls.send(("end", ()))
+        ends(process)
+
+
+def test_replicas_without_torch_distributed(directory: Path, engine: Engine) -> None:
+    between = FORKSERVER.Pipe()
+    ranks = []
+    for rank in range(2):
+        ours, theirs = FORKSERVER.Pipe(duplex=False)
+        process = FORKSERVER.Process(
+            target=run_ranks.replica, args=([between[rank]], theirs, str(directory), rank)
+        )
+        process.start()
+        ranks.append((ours, process))
+    for version in (1, 2):
+        (first, owned, bits), (second, owned_too, _) = (ours.recv() for ours, _ in ranks)
+        assert first == second and first.version == version
+        # Each is owned once.
+        assert owned + owned_too == sum(tensor.numel() for tensor in Net(4).state_dict().values())
+        if version == 2:
+            engine.wait_for("1")
+            assert digest(engine.model) == bits
+    for _, process in ranks:
+        ends(process)
