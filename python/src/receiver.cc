@@ -18,6 +18,7 @@
 
 #include "arrays.h"
 #include "dcr/receiver.h"
+#include "device_targets.h"
 #include "errors.h"
 #include "handle.h"
 #include "python_loader.h"
@@ -58,7 +59,13 @@ std::vector<CanonicalTensor> canonical_tensors(const std::vector<TensorTuple>& t
 
 TargetMemory& memory_of(nb::handle targets) {
   if (nb::isinstance<HostTargets>(targets)) return nb::cast<HostTargets&>(targets);
+  if (nb::isinstance<DeviceTargets>(targets)) return nb::cast<DeviceTargets&>(targets);
   return nb::cast<SizedTargets&>(targets);
+}
+
+// Throws what operations on a device raised meanwhile.
+void raise_kept(nb::handle targets) {
+  if (nb::isinstance<DeviceTargets>(targets)) nb::cast<DeviceTargets&>(targets).raise_kept();
 }
 
 // `stage` outlives the callback: the core copies it without the GIL.
@@ -103,6 +110,7 @@ class PythonReceiver {
       return call(*receiver_);
     }();
     loader_.raise_kept();
+    raise_kept(targets_);
     if constexpr (std::is_same_v<decltype(result), Status>) {
       check(result);
     } else {
@@ -426,6 +434,7 @@ void bind_geometry(nb::module_& module) {
           return trace_geometry(std::move(canonical), port, memory, options);
         }();
         port.raise_kept();
+        raise_kept(targets);
         return take(std::move(result));
       },
       nb::arg("tensors"), nb::arg("loader"), nb::arg("targets"), nb::kw_only(),
@@ -442,6 +451,7 @@ EmbeddedReceiver& embedded_receiver(nb::handle object) {
 void bind_receiver(nb::module_& module) {
   bind_loader(module);
   bind_targets(module);
+  bind_device_targets(module);
   bind_results(module);
   ReceiverClass type(module, "EmbeddedReceiver", "The receiver of one serving rank.",
                      nb::type_slots(receiver_slots));

@@ -16,7 +16,7 @@ from dcr.torch import ModelOwner, ModelReceiver  # noqa: E402
 class StateOwner:
     """Owns a state dict as it is: a module with a parameter for each name."""
 
-    def __init__(self, tensors: dict[str, Any]) -> None:
+    def __init__(self, tensors: dict[str, Any], **options: Any) -> None:
         self._model = torch.nn.Module()
         self._parameters = {}
         for name, value in tensors.items():
@@ -29,7 +29,7 @@ class StateOwner:
             parameter = torch.nn.Parameter(value.clone(), requires_grad=False)
             parent.register_parameter(leaf, parameter)
             self._parameters[name] = parameter
-        self.owner = ModelOwner(self._model, threads=1)
+        self.owner = ModelOwner(self._model, threads=1, **options)
 
     def set(self, tensors: dict[str, Any]) -> None:
         for name, value in tensors.items():

@@ -1,7 +1,9 @@
 """SGLang's custom weight loader, with workers that call it as SGLang's do."""
 
 import importlib
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +78,46 @@ def test_refits_equal_dense_loads(size: int, tmp_path: Path) -> None:
         owner.commit()
         for rank, worker in enumerate(workers):
             assert all_bytes(worker.model) == all_bytes(served(rank, size, tensors)), step
+
+
+def owners_of_replicas(tensors: dict[str, Any], count: int) -> list[StateOwner]:
+    """Ranks of a trainer that hold the same, each of which owns a part."""
+    said: dict[int, list[bytes]] = {rank: [] for rank in range(count)}
+    barrier = threading.Barrier(count)
+
+    def make(rank: int) -> StateOwner:
+        def exchange(mine: bytes) -> list[bytes]:
+            said[rank].append(mine)
+            barrier.wait()
+            turn = len(said[rank]) - 1
+            return [said[other][turn] for other in range(count)]
+
+        return StateOwner(tensors, exchange=exchange, rank=rank, ranks=count, bucket_bytes=256)
+
+    with ThreadPoolExecutor(count) as threads:
+        return list(threads.map(make, range(count)))
+
+
+def test_payloads_of_several_owners(tmp_path: Path) -> None:
+    tensors = checkpoint(0)
+    states = owners_of_replicas(tensors, 3)
+    owners = [state.owner for state in states]
+    workers, send = engine(tensors, 2)
+    send(dcr.sglang.declaration(owners[0], tmp_path))
+    needs = dcr.sglang.read_needs(tmp_path)
+    send(dcr.sglang.audit([owner.restore() for owner in owners], owners[0]))
+    for step in range(2):
+        tensors = transition(tensors, step, 0.2)
+        for state in states:
+            state.set(tensors)
+        prepared = [owner.prepare(needs=needs) for owner in owners]
+        counts = {len(one.payloads) for one in prepared}
+        assert max(counts) > min(counts)  # some have no turn when others do
+        send(dcr.sglang.refit(prepared, owners[0]))
+        for owner in owners:
+            owner.commit()
+        for rank, worker in enumerate(workers):
+            assert all_bytes(worker.model) == all_bytes(served(rank, 2, tensors)), step
 
 
 def test_what_is_not_the_owners_version_is_found(tmp_path: Path) -> None:

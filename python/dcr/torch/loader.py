@@ -69,8 +69,10 @@ class TorchLoader:
             module's own `load_weights`, or `load_state_dict` if it has none.
         scratch_bytes_max: of probes and scratch tensors together.
         batch_entries_max: how many names are traced in one call.
+        torch_operations: reach parameters through torch's operations on integer views, on whatever
+            device they lie; by default where some don't lie in host memory.
 
-    Parameters lie in host memory, or all of them on the meta device, where geometry can be traced.
+    Parameters may all lie on the meta device, where geometry can be traced.
     Not thread-safe: a loader that writes from other threads is found out and refused.
     """
 
@@ -81,13 +83,17 @@ class TorchLoader:
         *,
         scratch_bytes_max: int = 16 << 30,
         batch_entries_max: int = 256,
+        torch_operations: bool | None = None,
     ) -> None:
         own = getattr(module, "load_weights", None)
         self._module = module
         self._load_weights: LoadWeights = load_weights or own or state_dict_loader(module)
         self.batch_entries_max = batch_entries_max
-        meta = any(tensor.is_meta for _, tensor in named_tensors(module))
-        self.storages = Storages(meta, scratch_bytes_max)
+        devices = {tensor.device.type for _, tensor in named_tensors(module)}
+        if torch_operations is None:
+            torch_operations = bool(devices - {"cpu", "meta"})
+        self.torch_operations = torch_operations
+        self.storages = Storages("meta" in devices, scratch_bytes_max, torch_operations)
         self._places: list[_Place] = []
 
     def targets(self) -> list[tuple[str, TensorView]]:

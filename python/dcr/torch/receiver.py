@@ -55,6 +55,7 @@ def traced_receiver(
         loader.storages.memory,
         owners=[list(boxes) for boxes in owners],
         never_loaded=never_loaded_names(module, never_loaded),
+        threads=1 if loader.torch_operations else 0,
     )
     core.prewarm()
     return core
@@ -72,11 +73,12 @@ class ModelReceiver:
             send.
         never_loaded: names of parameters and buffers that no canonical tensor reaches, with `*` for
             any part; buffers that are not persistent are known to be.
-        scratch_bytes_max, batch_entries_max: as for `TorchLoader`.
+        scratch_bytes_max, batch_entries_max, torch_operations: as for `TorchLoader`.
         key: of payloads' digests, as their owners have it.
         post_apply_checks: compare what was written with what came.
         prefer_scratch: go through the loader even where the placement is known, to compare the two.
-        threads: that apply; 0 is one for each processor.
+        threads: that apply; 0 is one for each processor. Torch's operations have one in any case,
+            and torch its own.
         stage: is called with the name of each stage of `prewarm` that begins.
 
     One call at a time. Errors are those of `dcr.errors`, with the tensor named.
@@ -92,6 +94,7 @@ class ModelReceiver:
         never_loaded: Iterable[str] = (),
         scratch_bytes_max: int = 16 << 30,
         batch_entries_max: int = 256,
+        torch_operations: bool | None = None,
         key: bytes = b"",
         post_apply_checks: bool = False,
         prefer_scratch: bool = False,
@@ -103,6 +106,7 @@ class ModelReceiver:
             load_weights,
             scratch_bytes_max=scratch_bytes_max,
             batch_entries_max=batch_entries_max,
+            torch_operations=torch_operations,
         )
         self._core = _core.EmbeddedReceiver(
             tensor_tuples(tensors),
@@ -113,7 +117,7 @@ class ModelReceiver:
             key=key,
             post_apply_checks=post_apply_checks,
             prefer_scratch=prefer_scratch,
-            threads=threads,
+            threads=1 if self._loader.torch_operations else threads,
             stage=stage,
         )
 

@@ -6,8 +6,9 @@ from contextlib import contextmanager
 
 import torch
 
-from dcr._core import HostTargets, SizedTargets, TensorView
+from dcr._core import DeviceTargets, HostTargets, SizedTargets, TensorView
 from dcr.errors import Unsupported
+from dcr.torch.operations import TorchOperations
 
 _NAMES = {
     torch.bool: "BOOL",
@@ -62,31 +63,48 @@ class Storages:
     this one lives.
     """
 
-    def __init__(self, meta: bool, scratch_bytes_max: int) -> None:
-        self.memory: HostTargets | SizedTargets = (
-            SizedTargets() if meta else HostTargets(scratch_bytes_max)
-        )
+    def __init__(self, meta: bool, scratch_bytes_max: int, torch_operations: bool) -> None:
+        self._operations = TorchOperations()
+        self.memory: HostTargets | SizedTargets | DeviceTargets
+        if meta:
+            self.memory = SizedTargets()
+        elif torch_operations:
+            self.memory = DeviceTargets(scratch_bytes_max, self._operations)
+        else:
+            self.memory = HostTargets(scratch_bytes_max)
         self._known: dict[int, tuple[int, torch.UntypedStorage, int, int]] = {}
 
     def register(self, name: str, tensor: torch.Tensor) -> int:
         """The id of the tensor's storage; a new one if it is new, or lies elsewhere than before."""
         storage = tensor.untyped_storage()
         key = storage._cdata
-        meta = isinstance(self.memory, SizedTargets)
-        if not meta and tensor.device.type != "cpu":
+        if isinstance(self.memory, HostTargets) and tensor.device.type != "cpu":
             raise Unsupported(f"{name!r} lies on {tensor.device}, not in host memory", name)
-        address, size = (0, storage.nbytes()) if meta else (storage.data_ptr(), storage.nbytes())
+        meta = isinstance(self.memory, SizedTargets)
+        address, size = (0 if meta else storage.data_ptr()), storage.nbytes()
         known = self._known.get(key)
         if known is not None and known[2:] == (address, size):
             return known[0]
-        if isinstance(self.memory, SizedTargets):
-            number = self.memory.add(size)
-        else:
-            if known is not None:
-                self.memory.remove(known[0])
-            number = self.memory.add(address, size)
+        if known is not None:
+            self._remove(known[0])
+        number = self._add(storage)
         self._known[key] = (number, storage, address, size)
         return number
+
+    def _add(self, storage: torch.UntypedStorage) -> int:
+        if isinstance(self.memory, HostTargets):
+            return self.memory.add(storage.data_ptr(), storage.nbytes())
+        number = self.memory.add(storage.nbytes())
+        if isinstance(self.memory, DeviceTargets):
+            self._operations.add(number, storage)
+        return number
+
+    def _remove(self, number: int) -> None:
+        if isinstance(self.memory, SizedTargets):
+            return
+        self.memory.remove(number)
+        if isinstance(self.memory, DeviceTargets):
+            self._operations.remove(number)
 
     def find(self, key: int) -> int | None:
         """The id of a registered storage, by its `_cdata`."""
@@ -112,14 +130,12 @@ class Storages:
     @contextmanager
     def lend(self, tensor: torch.Tensor) -> Iterator[TensorView]:
         """A temporary of the loader's, readable through the memory in the meantime."""
-        memory = self.memory
-        if isinstance(memory, SizedTargets):
-            yield view_of(memory.add(tensor.untyped_storage().nbytes()), tensor)
-            return
-        tensor = tensor.detach().resolve_conj().resolve_neg().cpu()
-        storage = tensor.untyped_storage()
-        number = memory.add(storage.data_ptr(), storage.nbytes())
+        if not isinstance(self.memory, SizedTargets):
+            tensor = tensor.detach().resolve_conj().resolve_neg()
+        if isinstance(self.memory, HostTargets):
+            tensor = tensor.cpu()
+        number = self._add(tensor.untyped_storage())
         try:
             yield view_of(number, tensor)
         finally:
-            memory.remove(number)
+            self._remove(number)
