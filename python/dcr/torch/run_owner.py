@@ -167,6 +167,11 @@ class Owner:
         """What this rank owns."""
         return self._core.sizes
 
+    @property
+    def version(self) -> int:
+        """The version that is committed now; 0 before the first."""
+        return self._run.committed()[0]
+
     def check_replicas(self) -> None:
         """Compares what ranks hold in common, by a digest of each tensor. All ranks call it.
 
