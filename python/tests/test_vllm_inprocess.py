@@ -182,6 +182,7 @@ def engine(run: Path, models: list[Path]) -> dict[str, Any]:
     llm.llm_engine.engine_core.shutdown()
     with pytest.raises(RuntimeError, match="Cancelled: engine engine has ended"):
         call.result()
+    assert "has ended" in refused(dcr.vllm.sync, llm, label="v5")
     return found
 
 

@@ -32,10 +32,15 @@ def fork_engines() -> None:
     """vLLM's processes are forked, as where nothing forbids it: vLLM is imported already."""
     import multiprocessing
 
+    import vllm.v1.engine.coordinator
     import vllm.v1.engine.utils
     import vllm.v1.executor.multiproc_executor
 
-    for module in (vllm.v1.engine.utils, vllm.v1.executor.multiproc_executor):
+    for module in (
+        vllm.v1.engine.coordinator,
+        vllm.v1.engine.utils,
+        vllm.v1.executor.multiproc_executor,
+    ):
         module.get_mp_context = lambda: multiprocessing.get_context("fork")
 
 
@@ -140,11 +145,12 @@ async def check_abort(engine: Any, run: Path) -> None:
         await told(run, GATE, "open", "v4")
 
 
-def engine_of(run: Path, model: Path, **dcr: Any) -> Any:
+def engine_of(run: Path, model: Path, parallel: dict[str, int], **dcr: Any) -> Any:
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments(model, run, **dcr)))
+    values = {**arguments(model, run, **dcr), **parallel}
+    return AsyncLLM.from_engine_args(AsyncEngineArgs(**values))
 
 
 def keeping(run: Path, models: list[Path]) -> None:
@@ -152,7 +158,7 @@ def keeping(run: Path, models: list[Path]) -> None:
     fork_engines()
 
     async def check() -> None:
-        engine = engine_of(run, models[0], live_weights=True)
+        engine = engine_of(run, models[0], {}, live_weights=True)
         await check_keep(engine, run, models)
         await check_abort(engine, run)
         engine.shutdown()
@@ -165,7 +171,7 @@ def draining(run: Path, models: list[Path]) -> None:
     fork_engines()
 
     async def check() -> None:
-        engine = engine_of(run, models[0], live_weights=True, pause="wait")
+        engine = engine_of(run, models[0], {}, live_weights=True, pause="wait")
         await told(run, GATE, "open", "v0")
         running = Request(engine, "running", 200)
         await running.has(3)
@@ -180,6 +186,55 @@ def draining(run: Path, models: list[Path]) -> None:
         engine.shutdown()
 
     asyncio.run(check())
+
+
+def parts(run: Path, models: list[Path], gates: list[str], **parallel: int) -> None:
+    """An engine of several workers, or several engines: one request over a refit of all of them."""
+    fork_engines()
+    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+
+    async def all_gates(*command: Any) -> None:
+        await asyncio.gather(*(told(run, "gate-" + gate, *command) for gate in gates))
+
+    async def check() -> None:
+        engine = engine_of(run, models[0], parallel, live_weights=True)
+        if "pipeline_parallel_size" in parallel:
+            # vLLM allocates what stages hand on in its warm-up, which is left out here.
+            await engine.collective_rpc("execute_dummy_batch")
+        receivers = []
+        for gate in gates:
+            receivers += (await told(run, "gate-" + gate, "facts"))["receivers"]
+        assert len(set(receivers)) == 2
+        request = Request(engine, "request", 300)
+        assert await stands_still(request) == 0
+        await all_gates("open", "v0")
+        await request.has(5)
+        await all_gates("close", False)
+        await asyncio.sleep(0.1)
+        got = await stands_still(request)
+        for receiver in receivers:
+            await told(run, receiver, "load", weights_of(models[1]))
+        await all_gates("open", "v1")
+        assert spans(await request.task) == [("v0", 0, got), ("v1", got, 300)]
+        engine.shutdown()
+
+    asyncio.run(check())
+
+
+def stages(run: Path, models: list[Path]) -> None:
+    parts(run, models, ["engine"], pipeline_parallel_size=2)
+
+
+def dense_ranks(run: Path, models: list[Path]) -> None:
+    parts(run, models, ["engine", "engine-dp1"], data_parallel_size=2)
+
+
+def test_pipeline_stages_are_one_engine(tmp_path: Path) -> None:
+    Child(stages, tmp_path, make_model(tmp_path, 2)).result()
+
+
+def test_dense_data_parallel_ranks_are_engines(tmp_path: Path) -> None:
+    Child(dense_ranks, tmp_path, make_model(tmp_path, 2)).result()
 
 
 def test_llm(tmp_path: Path) -> None:

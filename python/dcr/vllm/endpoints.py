@@ -40,7 +40,7 @@ class Run(Protocol):
     """A run that this process belongs to."""
 
     def gate(self, engine: str, *, receivers: Sequence[str], agent: GateAgent) -> Gate:
-        """Starts the gate of an engine."""
+        """Starts the gate of an engine, and does not wait for the agent."""
 
     def receiver(
         self,

@@ -4,6 +4,7 @@ It acts on the engine's own thread, the busy loop that schedules and steps, wher
 be going on. `InprocessGate` is for engines without one.
 """
 
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
@@ -13,6 +14,9 @@ from typing import Any
 from dcr.errors import Cancelled, Conflict, Unavailable, Unsupported
 from dcr.vllm import endpoints
 from dcr.vllm.settings import Settings
+
+# Below vLLM's own, so that it is seen where vLLM's is: requests that wait need an explanation.
+_log = logging.getLogger("vllm.dcr")
 
 Work = Callable[[], "Future[None] | None"]
 
@@ -75,11 +79,17 @@ class EngineGate:
     def close(self, fail_requests: bool) -> None:
         """Returns when no forward pass runs and none can begin. The second time does nothing,
         unless the requests that were kept are to fail now."""
+        if self._closed and not fail_requests:
+            return  # an in-process engine needn't be called for this
         self._run(lambda: self._begin_close(fail_requests))
 
     def open(self, label: str) -> None:
         """Shows the label, forgets what was computed with other weights, and lets requests run."""
-        self._run(lambda: self._open(str(label)))
+        try:
+            self._run(lambda: self._open(str(label)))
+        except Exception as error:
+            _log.warning("Engine %s stays closed: %s", self.settings.engine, error)
+            raise
 
     def _run(self, work: Work) -> None:
         job = _Job(work)
@@ -97,6 +107,8 @@ class EngineGate:
     def end(self) -> None:
         """The engine ends: nobody waits for it any more."""
         with self._lock:
+            if self._ended:
+                return
             self._ended = True
             jobs = list(self._jobs)
         for job in jobs:
@@ -168,8 +180,6 @@ class EngineGate:
 
     def _begin_close(self, fail_requests: bool) -> "Future[None] | None":
         self._check_awake()
-        if self._closed and not fail_requests:
-            return None
         pending = self._pause("abort" if fail_requests else self.settings.pause)
         if pending is None:
             self._closed_now()
@@ -212,6 +222,7 @@ class EngineGate:
         self._closed = False
         self._own = self._states.UNPAUSED
         self._apply_pause()
+        _log.info("Engine %s is open at %r", self.settings.engine, label)
 
     def _reset_caches(self) -> None:
         core = self.core
@@ -241,6 +252,7 @@ def start(gate: EngineGate) -> None:
     settings = gate.settings
     receivers = gate.core.collective_rpc(start_receiver, args=(settings.engine,))
     run = endpoints.open_run(settings.run)
+    _log.info("Engine %s is closed until a refit of %s opens it", settings.engine, settings.run)
     gate.handle = run.gate(settings.engine, receivers=receivers, agent=gate)
 
 

@@ -8,7 +8,7 @@ from functools import wraps
 from importlib import import_module
 from typing import Any
 
-from dcr.errors import InvalidArgument, Unavailable
+from dcr.errors import Cancelled, InvalidArgument, Unavailable
 from dcr.vllm.gate import EngineGate, _Job, start
 from dcr.vllm.settings import Settings
 
@@ -41,6 +41,8 @@ class InprocessGate(EngineGate):
         while True:
             while self._queue:
                 self._queue.popleft()()
+            if self._ended:
+                raise Cancelled(f"engine {self.settings.engine} has ended")
             if not self._closed and label in (None, self.label):
                 assert self.label is not None
                 return self.label

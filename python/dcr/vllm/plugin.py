@@ -82,7 +82,7 @@ def _callables_too(original: Method) -> Method:
 
 def _gate_ends_first(original: Method) -> Method:
     def shutdown(self: Any, *args: Any, **kwargs: Any) -> Any:
-        gate = vars(self).pop("_dcr_gate", None)
+        gate = getattr(self, "_dcr_gate", None)
         if gate is not None:
             gate.end()
         return original(self, *args, **kwargs)
