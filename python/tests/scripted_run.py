@@ -1,6 +1,6 @@
 """A stand-in for `dcr.run` that does what a test says, one step at a time, over sockets in the
 run's directory: gates close and open, receivers load weights. It reaches all of vLLM's processes as
-a plugin of its own."""
+a plugin of its own; `SCRIPTED=0` leaves the run as it is."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ from typing import Any
 Answer = Callable[..., Any]
 
 
-class Endpoint:
+class Receiver:
     """Answers commands on a socket that is called as it is."""
 
     def __init__(self, path: Path, commands: dict[str, Answer], facts: dict[str, Any]) -> None:
@@ -42,7 +42,7 @@ class Endpoint:
         return self.facts.get("status", "scripted")
 
 
-class Gate(Endpoint):
+class Gate(Receiver):
     def status(self) -> tuple[bool, str]:
         return False, "no refit yet"
 
@@ -72,7 +72,7 @@ class Run:
         never_loaded: Sequence[str],
         before_prewarm: Answer,
         after_apply: Answer | None,
-    ) -> Endpoint:
+    ) -> Receiver:
         def load(file: str) -> None:
             from safetensors.torch import load_file
 
@@ -82,7 +82,7 @@ class Run:
 
         facts = {"engine": engine, "never_loaded": list(never_loaded), "pid": os.getpid()}
         commands = {"load": load, "prewarm": before_prewarm}
-        return Endpoint(addressed(self._path, name), commands, facts)
+        return Receiver(addressed(self._path, name), commands, facts)
 
 
 def tell(directory: str | os.PathLike[str], name: str, command: str, *args: Any) -> Any:
@@ -104,6 +104,7 @@ def register() -> None:
     """The plugin: `dcr.run` is this, and the tests' model class is known without a look at it."""
     from vllm_ranks import register as register_model
 
-    sys.modules["dcr.run"] = sys.modules[__name__]
+    if os.environ.get("SCRIPTED") != "0":
+        sys.modules["dcr.run"] = sys.modules[__name__]
     register_model("Qwen3ForCausalLM", "qwen3")
     register_model("Qwen3MoeForCausalLM", "qwen3_moe")

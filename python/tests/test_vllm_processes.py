@@ -3,7 +3,6 @@ in the EngineCore, and requests wait for it."""
 
 import asyncio
 import os
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,8 @@ from typing import Any
 import pytest
 from scripted_run import tell
 from vllm_engines import (
-    Aside,
     Child,
     arguments,
-    generate,
     make_model,
     needs_vllm,
     sampling,
@@ -42,31 +39,6 @@ def fork_engines() -> None:
         vllm.v1.executor.multiproc_executor,
     ):
         module.get_mp_context = lambda: multiprocessing.get_context("fork")
-
-
-def llm(run: Path, models: list[Path]) -> None:
-    """`LLM`, with its processes started as it starts them."""
-    from vllm import LLM
-
-    worker = {"worker_extension_cls": "dcr.vllm.WorkerExtension"}
-    engine = LLM(**arguments(models[0], run, live_weights=True), **worker)
-    facts = tell(run, GATE, "facts")
-    assert facts["receivers"] == ["engine.0"]
-    assert os.getpid() != facts["pid"] != tell(run, "engine.0", "facts")["pid"]
-    (status,) = engine.collective_rpc("dcr_status")
-    assert status == {"receiver": "engine.0", "status": "scripted"}
-    call = Aside(generate, engine, PROMPT, 6)
-    time.sleep(0.5)
-    assert not call.done and engine.get_weight_version() == "default"
-    tell(run, GATE, "open", "v0")
-    assert spans(call.result()) == [("v0", 0, 6)]
-    tell(run, GATE, "close", False)
-    tell(run, "engine.0", "load", weights_of(models[1]))
-    tell(run, GATE, "open", "v1")
-    assert engine.get_weight_version() == "v1"
-    assert spans(generate(engine, PROMPT, 3)) == [("v1", 0, 3)]
-    with pytest.raises(Exception, match="label of the refit"):
-        engine.update_weight_version("mine")
 
 
 class Request:
@@ -235,10 +207,6 @@ def test_pipeline_stages_are_one_engine(tmp_path: Path) -> None:
 
 def test_dense_data_parallel_ranks_are_engines(tmp_path: Path) -> None:
     Child(dense_ranks, tmp_path, make_model(tmp_path, 2)).result()
-
-
-def test_llm(tmp_path: Path) -> None:
-    Child(llm, tmp_path, make_model(tmp_path, 2)).result()
 
 
 def test_requests_are_kept_or_fail(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from multiprocessing import forkserver
 from pathlib import Path
@@ -113,6 +113,7 @@ def environment(values: dict[str, str]) -> Any:
 
 def _run(function: Callable[..., Any], args: tuple[Any, ...], values: Any, answer: Any) -> None:
     os.environ.update(values)
+    os.setpgid(0, 0)  # with all processes that vLLM starts
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.path[:0] = os.environ["PYTHONPATH"].split(os.pathsep)  # multiprocessing gave the parent's
     try:
@@ -138,13 +139,14 @@ class Child:
         """What it returned; what it raised fails the test."""
         try:
             if not self._receive.poll(timeout):
-                self._process.kill()
                 pytest.fail("an engine did not end in time")
             done, value = self._receive.recv()
         except EOFError:
             pytest.fail("an engine's process died")
         finally:
             self._process.join(10)
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
         if not done:
             pytest.fail(value)
         return value

@@ -9,8 +9,9 @@ from typing import Any, NoReturn
 import torch
 
 from dcr.errors import Unsupported
+from dcr.run import Receiver, Run
 from dcr.torch.loader import named_tensors
-from dcr.vllm import cpu_live, endpoints
+from dcr.vllm import cpu_live
 from dcr.vllm.settings import Settings, check_refittable, check_vllm, receiver_name
 
 # What vLLM keeps beside weights and no checkpoint has.
@@ -38,7 +39,7 @@ class DcrWeightTransferEngine(_Base):  # type: ignore[misc]
         check_vllm()
         check_refittable(vllm_config)
         self._name = ""
-        self._receiver: endpoints.Receiver | None = None
+        self._receiver: Receiver | None = None
 
     def start(self, engine: str, rank: int) -> str:
         """Starts the receiver, once the engine has started; returns its name in the run."""
@@ -49,7 +50,7 @@ class DcrWeightTransferEngine(_Base):  # type: ignore[misc]
             for pattern in NEVER_LOADED
             if any(fnmatchcase(name, pattern) for name, _ in named_tensors(model))
         ]
-        self._receiver = endpoints.open_run(self._settings.run).receiver(
+        self._receiver = Run(self._settings.run).receiver(
             self._name,
             engine=engine,
             model=model,

@@ -4,15 +4,17 @@ It acts on the engine's own thread, the busy loop that schedules and steps, wher
 be going on. `InprocessGate` is for engines without one.
 """
 
+import atexit
 import logging
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from importlib import import_module
 from typing import Any
 
 from dcr.errors import Cancelled, Conflict, Unavailable, Unsupported
-from dcr.vllm import endpoints
+from dcr.run import Gate, Run
 from dcr.vllm.settings import Settings
 
 # Below vLLM's own, so that it is seen where vLLM's is: requests that wait need an explanation.
@@ -62,7 +64,7 @@ class EngineGate:
     def __init__(self, core: Any, settings: Settings) -> None:
         self.settings = settings
         self.label: str | None = None  # of the last opening
-        self.handle: endpoints.Gate | None = None
+        self.handle: Gate | None = None
         self.core = core
         self._states: Any = import_module("vllm.v1.core.sched.interface").PauseState
         self._own = self._states.PAUSED_ALL
@@ -245,13 +247,23 @@ class EngineGate:
                 )
 
 
+_gates: "weakref.WeakSet[EngineGate]" = weakref.WeakSet()
+
+
+@atexit.register  # after `dcr.run` has registered what closes runs, so it is called before that
+def _end_gates() -> None:
+    for gate in list(_gates):
+        gate.end()
+
+
 def start(gate: EngineGate) -> None:
     """Starts the workers' receivers, and the engine's gate over them."""
     from dcr.vllm.backend import start_receiver
 
+    _gates.add(gate)
     settings = gate.settings
     receivers = gate.core.collective_rpc(start_receiver, args=(settings.engine,))
-    run = endpoints.open_run(settings.run)
+    run = Run(settings.run)
     _log.info("Engine %s is closed until a refit of %s opens it", settings.engine, settings.run)
     gate.handle = run.gate(settings.engine, receivers=receivers, agent=gate)
 

@@ -1,0 +1,135 @@
+"""From a trainer to vLLM's engines through a run: what a user writes, and nothing else."""
+
+import hashlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_parts import run_directory
+from vllm_engines import (
+    Aside,
+    Child,
+    answers,
+    arguments,
+    generate,
+    in_process,
+    make_model,
+    needs_vllm,
+    spans,
+)
+
+needs_vllm()
+
+REAL = {"SCRIPTED": "0"}
+PROMPT = list(range(3, 103))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Path]:
+    with run_directory(tmp_path / "run") as path:
+        yield path
+
+
+def trainer(model: Path, run: Path) -> tuple[Any, Any]:
+    """A model that is trained, and its owner."""
+    import dcr.torch
+    import transformers
+
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(model)
+    return loaded, dcr.torch.Owner(loaded, run=run, threads=1)
+
+
+def step(model: Any, seed: int) -> None:
+    """What training does to weights: a few of them move a little."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            chosen = torch.rand(parameter.shape, generator=generator) < 0.05
+            parameter[chosen] += parameter[chosen] / 2
+
+
+def digest(model: Any) -> str:
+    """Of all parameters' and buffers' bytes."""
+    from torch_loaders import all_bytes
+
+    found = hashlib.sha256()
+    for name, content in sorted(all_bytes(model).items()):
+        found.update(name.encode() + content)
+    return found.hexdigest()
+
+
+def state(llm: Any) -> Any:
+    """What an engine holds and answers."""
+    (held,) = llm.apply_model(digest)
+    return held, answers(generate(llm, PROMPT, 12))
+
+
+def fresh(model: Path) -> Any:
+    from dcr.vllm import cpu_live
+
+    cpu_live.install()
+    return state(in_process(model, None))
+
+
+def same_process(run: Path, model: Path, saved: list[Path]) -> list[Any]:
+    """An engine and a trainer in one process."""
+    import dcr.vllm
+
+    llm = in_process(model, run, live_weights=True)
+    trained, owner = trainer(model, run)
+    found = []
+    for number, directory in enumerate(saved):
+        step(trained, number)
+        handle = owner.refit(number, wait=False)
+        assert dcr.vllm.sync(llm, label=str(number), timeout=60) == str(number)
+        assert handle.result().version == number + 1
+        assert llm.get_weight_version() == str(number)
+        assert spans(generate(llm, PROMPT, 3)) == [(str(number), 0, 3)]
+        found.append(state(llm))
+        trained.save_pretrained(directory)
+    owner.close()
+    return found
+
+
+def llm(run: Path, model: Path) -> None:
+    """`LLM`, with its processes started as it starts them."""
+    from vllm import LLM
+
+    worker = {"worker_extension_cls": "dcr.vllm.WorkerExtension"}
+    engine = LLM(**arguments(model, run, live_weights=True), **worker)
+    call = Aside(generate, engine, PROMPT, 6)
+    time.sleep(0.5)
+    assert not call.done  # nothing was refitted yet
+    trained, owner = trainer(model, run)
+    assert owner.refit("first").version == 1
+    assert spans(call.result()) == [("first", 0, 6)]
+    (status,) = engine.collective_rpc("dcr_status")
+    assert status["receiver"] == "engine.0"
+    before = answers(generate(engine, PROMPT, 6))
+    step(trained, 1)
+    result = owner.refit("second")
+    assert (result.version, result.mode) == (2, "mixed")
+    output = generate(engine, PROMPT, 6)
+    assert spans(output) == [("second", 0, 6)] and answers(output) != before
+    assert engine.get_weight_version() == "second"
+    with pytest.raises(Exception, match="label of the refit"):
+        engine.update_weight_version("mine")
+    owner.close()
+
+
+def test_in_process(run: Path, tmp_path: Path) -> None:
+    (model,) = make_model(tmp_path, 1, experts=True)
+    saved = [tmp_path / f"step{number}" for number in range(3)]
+    found = Child(same_process, run, model, saved, **REAL).result()
+    expected = [Child(fresh, directory) for directory in saved[1:]]
+    assert found[1:] == [one.result() for one in expected]
+    assert found[0] != found[1] != found[2]
+
+
+def test_llm(run: Path, tmp_path: Path) -> None:
+    (model,) = make_model(tmp_path, 1)
+    Child(llm, run, model, **REAL).result()
