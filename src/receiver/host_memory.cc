@@ -28,16 +28,18 @@ inline void prefetch_word(const std::uint8_t* storage, std::uint64_t word, unsig
 template <typename Word, typename Visit>
 std::uint64_t for_each_hit(const std::uint8_t* storage, const Grid& grid,
                            std::span<const std::uint32_t> positions, const Word* values,
-                           const Visit& visit) {
+                           Visit visit) {
   if (grid.contiguous()) {
+    // Locals, `visit` too: a store to the storage could be one to anything else.
+    const std::uint64_t begin = grid.word(0);
     const std::size_t count = positions.size();
     const std::size_t far = count > kAhead ? count - kAhead : 0;
     std::size_t i = 0;
     for (; i < far; ++i) {
-      prefetch_word(storage, grid.word(positions[i + kAhead]), sizeof(Word));
-      visit(grid.word(positions[i]), i);
+      prefetch_word(storage, begin + positions[i + kAhead], sizeof(Word));
+      visit(begin + positions[i], i);
     }
-    for (; i < count; ++i) visit(grid.word(positions[i]), i);
+    for (; i < count; ++i) visit(begin + positions[i], i);
     return count;
   }
   // The words of one block are on their way while those of the block before it are visited.
@@ -64,7 +66,7 @@ std::uint64_t for_each_hit(const std::uint8_t* storage, const Grid& grid,
 template <typename Word, Encoding kEncoding>
 std::uint64_t write_words(std::uint8_t* storage, const Grid& grid,
                           std::span<const std::uint32_t> positions, const Word* values) {
-  return for_each_hit(storage, grid, positions, values, [&](std::uint64_t word, std::size_t place) {
+  return for_each_hit(storage, grid, positions, values, [=](std::uint64_t word, std::size_t place) {
     const Word resident =
         kEncoding == Encoding::kOverwrite ? Word{0} : load_word<Word>(storage, word);
     store_word(storage, word, decode_word(kEncoding, resident, values[place]));
