@@ -18,7 +18,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "python/training"))
 
-from arm import COMPARED, Divergence, Step, compare  # noqa: E402
+from arm import COMPARED, Arm, Divergence, Run, Step, compare  # noqa: E402
 from engines import Engines  # noqa: E402
 from faults import Kills, plan  # noqa: E402
 from grpo import advantages, kl_sum, loss_and_ratio, make_batch, response_logprobs  # noqa: E402
@@ -27,6 +27,7 @@ from rollout import Group, Response  # noqa: E402
 from settings import SIZES  # noqa: E402
 from task import BEGIN, DIGIT, END, EQUALS, PLUS, VOCABULARY, Task, batches  # noqa: E402
 from trainer import Update  # noqa: E402
+from weights import DenseWeights  # noqa: E402
 from workers import Died  # noqa: E402
 
 
@@ -168,6 +169,7 @@ class FakeWorker:
     def __init__(self, place: int, asked: list[tuple[int, tuple[Any, ...]]]) -> None:
         self.name, self.log = f"engine {place}", Path("engine.log")
         self.dies = False
+        self.digest = "digest"
         self._place, self._asked = place, asked
         self._open: list[tuple[Any, ...]] = []
 
@@ -180,7 +182,7 @@ class FakeWorker:
             raise Died(self.name)
         method, *arguments = self._open.pop(0)
         if method == "adopt":
-            return "digest"
+            return self.digest
         return [[Response((END,), (float(group.prompt),))] for group in arguments[1]]
 
     def kill(self) -> None:
@@ -226,6 +228,17 @@ def test_lost_groups_are_answered_again_with_the_same_version() -> None:
     workers[0].dies = True
     with pytest.raises(Died, match="engine 0 died by itself"):
         engines.finish()
+
+
+def test_engines_that_hold_other_bytes_are_a_divergence(tmp_path: Path) -> None:
+    asked: list[tuple[int, tuple[Any, ...]]] = []
+    workers: Any = [FakeWorker(place, asked) for place in range(2)]
+    engines = Engines(lambda place, environment: workers[place], chunk=2)
+    run = Run(SIZES["full"], 1, tmp_path, tmp_path, DenseWeights(tmp_path), Arm(False, False))
+    assert run._adopt(engines, "1") == "digest"
+    workers[1].digest = "other"
+    with pytest.raises(Divergence, match="engines differ in version 2"):
+        run._adopt(engines, "2")
 
 
 @pytest.mark.parametrize("seed", range(20))

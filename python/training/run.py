@@ -46,7 +46,11 @@ def run_seed(settings: Settings, seed: int, start: Path, directory: Path) -> dic
         way = RefitWeights(run, _new(place / "applied"), asynchronous)
         kills = Kills(settings, f"{seed}, {KINDS[asynchronous]}", way.run, way.applied)
         refits = Arm(asynchronous, refits=True, faults=kills)
-        Run(settings, seed, start, place, way, refits, dense).run()
+        try:
+            Run(settings, seed, start, place, way, refits, dense).run()
+        except BaseException:
+            print(f"kept: {place}, {run}", file=sys.stderr)
+            raise
         end(run)
         for arm in (dense, refits):
             arms.append(arm_as_data(arm, settings.epoch))
