@@ -1,7 +1,7 @@
 # The short names of everything that is done here; docs/HACKING.md says more.
 # `make` builds the programs to build/release/bin/.
 
-.PHONY: release setup python test test-arm64 lint demo demo-cluster cluster fuzz bench spec mutants clean \
+.PHONY: release setup python test test-long test-arm64 lint demo demo-cluster cluster fuzz bench spec mutants clean \
   training-run
 
 release:
@@ -20,6 +20,10 @@ test: setup
 # The Python package with what its tests and demos need, in build/venv.
 python: setup
 	tools/python.sh
+
+# Python tests that are left out of `test`.
+test-long: python
+	build/venv/bin/python -m pytest -q -rs -m long
 
 test-arm64:
 	tools/setup.sh arm64

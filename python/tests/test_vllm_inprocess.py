@@ -157,7 +157,7 @@ def check_abort(llm: Any, run: Path) -> None:
 def engine(run: Path, models: list[Path]) -> dict[str, Any]:
     import dcr.vllm
 
-    llm = in_process(models[0], run, live_weights=True, pause="keep")
+    llm = in_process(models[0], run, live_weights=True, pause="keep", block_size=32)
     check_start(llm, run)
     call = Aside(tell, run, "gate-engine", "open", "v0")
     assert dcr.vllm.sync(llm) == "v0"

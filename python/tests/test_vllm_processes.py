@@ -170,9 +170,6 @@ def parts(run: Path, models: list[Path], gates: list[str], **parallel: int) -> N
 
     async def check() -> None:
         engine = engine_of(run, models[0], parallel, live_weights=True)
-        if "pipeline_parallel_size" in parallel:
-            # vLLM allocates what stages hand on in its warm-up, which is left out here.
-            await engine.collective_rpc("execute_dummy_batch")
         receivers = []
         for gate in gates:
             receivers += (await told(run, "gate-" + gate, "facts"))["receivers"]

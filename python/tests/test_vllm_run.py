@@ -63,9 +63,10 @@ def digest(model: Any) -> str:
 
 
 def state(llm: Any) -> Any:
-    """What an engine holds and answers."""
+    """What an engine answers and holds."""
+    answered = answers(generate(llm, PROMPT, 12))  # first: some buffers are made by it
     (held,) = llm.apply_model(digest)
-    return held, answers(generate(llm, PROMPT, 12))
+    return held, answered
 
 
 def fresh(model: Path) -> Any:

@@ -161,13 +161,14 @@ def in_process(model: Path, run: Path | None, **more: Any) -> Any:
 
 
 def arguments(model: Path, run: Path | None, **dcr: Any) -> dict[str, Any]:
+    """What an engine is made with. `dtype` and `block_size` are its own, the rest the backend's."""
     values: dict[str, Any] = {
         "model": str(model),
         "skip_tokenizer_init": True,
         "enforce_eager": True,
-        "dtype": dcr.pop("dtype", "bfloat16"),
+        "dtype": "bfloat16",
         "max_model_len": 512,
-        "block_size": 32,
+        **{key: dcr.pop(key) for key in ("dtype", "block_size") if key in dcr},
     }
     if run is not None:
         values["weight_transfer_config"] = {"backend": "dcr"}

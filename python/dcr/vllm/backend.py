@@ -96,6 +96,9 @@ class DcrWeightTransferEngine(_Base):  # type: ignore[misc]
 
 
 def start_receiver(worker: Any, engine: str) -> str:
-    """Called in each worker when its engine has started."""
+    """Called in each worker when its engine has started, all of them at once."""
+    if worker.device.type == "cpu":
+        # vLLM may have left its warm-up out, and some buffers are replaced in the first pass.
+        worker.execute_dummy_batch()
     name: str = worker.weight_transfer_engine.start(engine, worker.rank)
     return name
