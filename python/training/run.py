@@ -90,7 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = SIZES[options.size]
     directory = options.directory.resolve()
     report_file = options.report or directory / f"{options.size}.json"
-    workers.prepare()
+    directory.mkdir(parents=True, exist_ok=True)
+    workers.prepare(directory / "server.log")
     start = make(settings.start, directory)
     seeds: list[dict[str, Any]] = []
     divergence = ""

@@ -2,10 +2,10 @@
 everything imported, so that one starts in seconds."""
 
 import os
-import sys
 import traceback
 from collections.abc import Callable, Mapping
-from multiprocessing import get_context
+from importlib import import_module
+from multiprocessing import forkserver, get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -31,14 +31,23 @@ class Failed(Exception):
     """What a worker was told to do raised."""
 
 
-def prepare() -> None:
-    """Before the first worker: what the server imports, and with which environment."""
+def prepare(log: Path) -> None:
+    """Starts the server that workers are forked from. What it says, and the one that tidies up after
+    workers that were killed, goes to `log`."""
     os.environ.update(_ENVIRONMENT)
     here = str(Path(__file__).parent)
     path = os.environ.get("PYTHONPATH", "")
     if here not in path.split(os.pathsep):
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (here, path)))
     get_context("forkserver").set_forkserver_preload(["preload"])
+    errors = os.dup(2)
+    with open(log, "wb", buffering=0) as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            forkserver.ensure_running()
+        finally:
+            os.dup2(errors, 2)
+            os.close(errors)
 
 
 class Worker:
@@ -112,13 +121,12 @@ def _work(
     make: Callable[..., Any],
     arguments: tuple[Any, ...],
 ) -> None:
-    if "preload" not in sys.modules:
-        raise RuntimeError("the server of processes has not imported what they need")
     os.environ.update(environment)
     with open(log, "ab", buffering=0) as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     try:
+        import_module("preload")  # at once, or it says why the server could not do it
         made = make(*arguments)
         while True:
             try:
