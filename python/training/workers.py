@@ -32,8 +32,8 @@ class Failed(Exception):
 
 
 def prepare(log: Path) -> None:
-    """Starts the server that workers are forked from. What it says, and the one that tidies up after
-    workers that were killed, goes to `log`."""
+    """Starts the server that workers are forked from. What it says goes to `log`, with what is said
+    of semaphores that workers left which were killed."""
     os.environ.update(_ENVIRONMENT)
     here = str(Path(__file__).parent)
     path = os.environ.get("PYTHONPATH", "")
