@@ -4,9 +4,8 @@
 //
 //   auto run = dcr::RunSession::open("/run/dcr", {.program = "/usr/bin/dcr"});
 //   auto owner = dcr::RunOwner::join(*run, *embedded_owner);      // in each trainer rank
-//   owner->begin_refit("step 7", false);                          // every rank, once it has
-//   stepped while (!(outcome = owner->wait(100))) {}                      // what was committed, or
-//   why not
+//   owner->begin_refit("step 7", false);       // every rank, once it has stepped
+//   do outcome = owner->wait(100); while (!outcome);   // what was committed, or why not
 //
 //   auto receiver = dcr::RunReceiver::join(*run, "engine-0.0", "engine-0");
 //   while (!receiver->find_owners(100)) {}                        // then trace with its tensors
@@ -15,9 +14,9 @@
 //   auto gate = dcr::RunGate::join(*run, "engine-0", {"engine-0.0"});
 //   while (auto work = gate->next(100)) …                         // close, drain, open
 //
-// Thread safety: each object's own comment says. All of a run must be destroyed before it. Every
-// object that has joined leaves the run when it is destroyed; the run notices by itself when a
-// process ends.
+// Thread safety: each object's own comment says. Every object that has joined leaves the run when
+// it is destroyed; the run notices by itself when a process ends. To destroy the RunSession ends
+// what has joined through it, but for what its owner has yet to destroy.
 #pragma once
 
 #include <cstdint>
@@ -43,6 +42,8 @@ struct RunOptions {
   // What happens, in lines, with the endpoint that it happens to. Called on threads of the run's
   // own; must not wait. May be empty.
   std::function<void(const std::string& endpoint, const std::string& text)> log;
+  // What somebody should see to; empty: log's.
+  std::function<void(const std::string& endpoint, const std::string& text)> problem = {};
 };
 
 // What this process has open of a run. Thread-safe.
@@ -62,11 +63,11 @@ class RunSession {
 
   // Of open().
   struct State;
-  explicit RunSession(std::unique_ptr<State> state);
-  State& state() { return *state_; }
+  explicit RunSession(std::shared_ptr<State> state);
+  const std::shared_ptr<State>& state() { return state_; }
 
  private:
-  std::unique_ptr<State> state_;
+  std::shared_ptr<State> state_;
 };
 
 // How a refit ended.
@@ -93,12 +94,17 @@ class RunOwner {
   // Every owner of the trainer begins one with the same words. `asynchronous`: engines serve until
   // everything is staged. Errors: kInvalidArgument, one is open, or the label is none.
   Status begin_refit(const std::string& label, bool asynchronous);
-  // Nothing: it is not over after `wait_ms`. Errors: what attempts failed with, the same for all
-  // owners; kCancelled after interrupt(); kUnknownOutcome. REQUIRES: a refit is open.
+  // Nothing: it is not over after `wait_ms`. Once it is over, says so until the next one begins.
+  // Nothing of this owner reads the weights any more then. Errors: what attempts failed with, the
+  // same for all owners; kCancelled after interrupt(); kUnknownOutcome.
   std::optional<Result<RefitOutcome>> wait(std::uint64_t wait_ms);
-  // Ends the refit that is open, if it is not committed already: this owner leaves the attempt, and
-  // joins anew. wait() has the outcome soon.
+  // Ends the refit that is open, unless everything of it has been sent, on all owners: every
+  // attempt at it fails, or it is withdrawn where none has begun. From now on this owner reads no
+  // weights for it. wait() has the outcome soon; called again it withdraws the refit in any case.
+  // Does not wait.
   void interrupt();
+  // EmbeddedOwner::replica_digests, between what the run asks of the owner.
+  Result<std::vector<std::uint8_t>> replica_digests(const OwnerCall& call = {});
 
   struct State;
   explicit RunOwner(std::unique_ptr<State> state);
@@ -119,19 +125,22 @@ class RunReceiver {
   RunReceiver& operator=(const RunReceiver&) = delete;
 
   // Whether owners are there; waits for them for at most `wait_ms`. Then tensors() and boxes() are
-  // what they have published, for EmbeddedReceiver::create. Errors: kCorrupt, kMismatch.
+  // what they have published, for EmbeddedReceiver::create; before, they are empty. Errors:
+  // kCorrupt, kMismatch.
   Result<bool> find_owners(std::uint64_t wait_ms);
   const std::vector<CanonicalTensor>& tensors() const;
   const std::vector<std::vector<CanonicalBox>>& boxes() const;
 
   // Takes part with a receiver that was made for these tensors and boxes, and prewarmed: restores
-  // what is committed, joins, applies. Returns when other owners with other tensors have come (OK):
-  // find_owners() then, and trace anew; and after stop() (kCancelled). `applied` is called on a
-  // thread of the receiver's whenever an attempt's or a restore's payloads are all applied, before
-  // it says so; an error fails the attempt; may be empty. Errors: kUnsupported naming a tensor that
-  // was refused, and why. REQUIRES: find_owners() was true.
+  // what is committed, joins, applies. Returns when other owners with other tensors have come (OK),
+  // and after stop() (kCancelled). It has left the run then: its engine's gate closes within
+  // gate_closes_within_ms(), and only after that may a loader be traced anew. `applied` is called
+  // on a thread of the receiver's whenever an attempt's or a restore's payloads are all applied,
+  // before it says so; an error fails the attempt; may be empty. Errors: kUnsupported naming a
+  // tensor that was refused, and why; kInvalidArgument before find_owners() was true.
   Status serve(EmbeddedReceiver& receiver, const std::function<Status()>& applied = {});
   void stop();
+  std::uint64_t gate_closes_within_ms() const;
 
   // What it waits for or does, in words; "serves nothing" outside serve().
   std::string status();

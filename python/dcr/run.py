@@ -14,6 +14,7 @@ import sysconfig
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -33,11 +34,11 @@ logger = logging.getLogger("dcr")
 
 
 def run_directory(directory: str | os.PathLike[str] | None = None) -> str:
-    """The run's directory: what is given, or `DCR_RUN`, as an absolute path."""
+    """The run's directory: what is given, or `DCR_RUN`, by the path that is its own."""
     given = os.fspath(directory) if directory is not None else os.environ.get("DCR_RUN", "")
     if not given:
         raise InvalidArgument("no run was named: give its directory, or set DCR_RUN")
-    return os.path.abspath(given)
+    return os.path.realpath(given)
 
 
 def _program() -> str:
@@ -71,8 +72,9 @@ class _Session:
             self._hand_on()
 
     def _hand_on(self) -> None:
-        for endpoint, text in self.core.take_logs():
-            logger.info("%s: %s", endpoint, text, extra={"dcr_endpoint": endpoint})
+        for problem, endpoint, text in self.core.take_logs():
+            level = logging.WARNING if problem else logging.INFO
+            logger.log(level, "%s: %s", endpoint, text, extra={"dcr_endpoint": endpoint})
 
     def close(self) -> None:
         if os.getpid() != self.process or self._closing.is_set():
@@ -101,6 +103,7 @@ def _session(directory: str) -> _Session:
 def _close_sessions() -> None:
     for session in _sessions.values():
         session.close()
+    _sessions.clear()
 
 
 class GateAgent(Protocol):
@@ -192,10 +195,12 @@ class Run:
 class Gate:
     """An engine's request gate: has its agent close and open as the run goes on.
 
-    Starts closed: the agent must have closed by itself before. A thread calls the agent.
+    Starts closed, which is the first thing that the agent is told. A thread calls the agent.
+    After `close` the engine goes on with what it has, and the run knows nothing of it.
     """
 
     def __init__(self, run: Run, engine: str, receivers: Sequence[str], agent: GateAgent) -> None:
+        self.engine = engine
         self._agent = agent
         self._core = _core.RunGate(run.core, engine, list(receivers))
         self._closing = threading.Event()
@@ -204,23 +209,33 @@ class Gate:
         run.join(self)
 
     def _serve(self) -> None:
-        while not self._closing.is_set():
-            work = self._core.next(_WAIT_SECONDS)
-            if work is None:
-                continue
-            opens, label, fail_requests = work
-            try:
-                if opens:
-                    self._agent.open(label)
-                else:
-                    self._agent.close(fail_requests)
-            except Exception as error:
-                logger.error(
-                    "the gate stays closed: %s", error, exc_info=not isinstance(error, Error)
-                )
-                self._core.done(str(error) or type(error).__name__)
+        try:
+            self._agent.close(False)
+            while not self._closing.is_set():
+                work = self._core.next(_WAIT_SECONDS)
+                if work is not None:
+                    self._core.done(self._do(*work))
+        except BaseException as error:
+            if not self._closing.is_set():
+                logger.error("%s: the gate stays as it is: %s", self.engine, error, exc_info=True)
+                self._core.close()  # the engine's receivers write to nothing without it
+
+    def _do(self, opens: bool, label: str, fail_requests: bool) -> str | None:
+        """What went wrong."""
+        try:
+            if opens:
+                self._agent.open(label)
             else:
-                self._core.done()
+                self._agent.close(fail_requests)
+        except Exception as error:
+            logger.error(
+                "%s: the gate stays closed: %s",
+                self.engine,
+                error,
+                exc_info=not isinstance(error, Error),
+            )
+            return str(error) or type(error).__name__
+        return None
 
     def status(self) -> tuple[bool, str]:
         """Whether it is open, and else why not."""
@@ -272,6 +287,7 @@ class Receiver:
             self._state = "was stopped"
         except BaseException as error:
             self.failure = error
+            self._leave()
             self._state = f"failed: {error}"
             logger.error(
                 "%s takes no part: %s", self.name, error, exc_info=not isinstance(error, Error)
@@ -287,18 +303,28 @@ class Receiver:
             self._state = ""
             if not self._core.serve(receiver, self._after_apply):
                 return
+            # It has left, so its engine's gate closes: until then requests may run.
+            self._state = "other owners have come: waits until its engine's gate has closed"
+            self._closing.wait(self._core.gate_closes_within)
 
     def status(self) -> str:
         """What it does or waits for, or why it takes no part."""
-        return self._state or self._core.status()
+        try:
+            return self._state or self._core.status()
+        except InvalidArgument:
+            return self._state or "is closed"
 
     def close(self) -> None:
         """Leaves the run."""
         if self._closing.is_set():
             return
         self._closing.set()
-        self._core.stop()
+        with suppress(InvalidArgument):  # it has failed, and is closed
+            self._core.stop()
         if threading.current_thread() is not self._thread:
             self._thread.join(_CLOSE_SECONDS)
-        if not self._thread.is_alive():
-            self._core.close()
+        self._leave()
+
+    def _leave(self) -> None:
+        """What still runs of the core's ends when its call returns."""
+        self._core.close()

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "blocking.h"
 #include "dcr/run.h"
 #include "errors.h"
 #include "handle.h"
@@ -36,25 +37,28 @@ std::uint64_t wait_ms(double seconds) {
 // while nobody takes is counted only.
 class LogLines {
  public:
-  void add(const std::string& endpoint, const std::string& text) {
+  using Line = std::tuple<bool, std::string, std::string>;  // a problem, endpoint, text
+
+  void add(bool problem, const std::string& endpoint, const std::string& text) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (lines_.size() < kLogLinesMax) {
-      lines_.emplace_back(endpoint, text);
+      lines_.emplace_back(problem, endpoint, text);
     } else {
       ++dropped_;
     }
   }
-  std::vector<std::pair<std::string, std::string>> take() {
+  std::vector<Line> take() {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (dropped_ > 0) lines_.emplace_back("run", std::to_string(dropped_) + " lines were dropped");
+    if (dropped_ > 0)
+      lines_.emplace_back(true, "run", std::to_string(dropped_) + " lines were dropped");
     dropped_ = 0;
     return std::exchange(lines_, {});
   }
 
  private:
   std::mutex mutex_;
-  std::vector<std::pair<std::string, std::string>> lines_;  // guarded by mutex_
-  std::size_t dropped_ = 0;                                 // guarded by mutex_
+  std::vector<Line> lines_;  // guarded by mutex_
+  std::size_t dropped_ = 0;  // guarded by mutex_
 };
 
 // A handle of the core, which is ended without the GIL, for its threads may be waiting for that.
@@ -62,34 +66,40 @@ template <typename Core>
 class Handle {
  public:
   Handle(const char* what, std::unique_ptr<Core> core) : what_(what), core_(std::move(core)) {}
-  // Threads of the process that made it are not there to be joined in another.
-  ~Handle() {
-    if (bound_.here()) {
-      close();
-    } else {
-      static_cast<void>(core_.release());
-    }
-  }
+  ~Handle() { end(); }
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
 
-  Core& core() const {
+  // For one call: it ends when that has returned, even if it is closed meanwhile.
+  std::shared_ptr<Core> core() const {
     bound_.check(what_);
     if (core_ == nullptr) {
       raise(Status(Code::kInvalidArgument, std::string(what_) + " is closed"));
     }
-    return *core_;
+    return core_;
   }
 
   void close() {
-    const nb::gil_scoped_release release;
-    core_.reset();
+    bound_.check(what_);
+    end();
   }
 
  private:
+  void end() {
+    std::shared_ptr<Core> core = std::move(core_);
+    core_ = nullptr;
+    if (bound_.here()) {
+      const nb::gil_scoped_release release;
+      core.reset();
+    } else {
+      // Threads of the process that made it are not there to be joined in another.
+      static_cast<void>(std::make_unique<std::shared_ptr<Core>>(std::move(core)).release());
+    }
+  }
+
   const char* what_;
   ProcessBound bound_;
-  std::unique_ptr<Core> core_;
+  std::shared_ptr<Core> core_;
 };
 
 class PythonRun : public Handle<RunSession> {
@@ -98,13 +108,13 @@ class PythonRun : public Handle<RunSession> {
             const std::vector<std::string>& kill_points)
       : PythonRun(std::make_shared<LogLines>(), directory, program, kill_points) {}
 
-  std::vector<std::pair<std::string, std::string>> take_logs() { return lines_->take(); }
+  std::vector<LogLines::Line> take_logs() { return lines_->take(); }
 
   std::pair<std::uint64_t, std::string> committed() {
-    RunSession& run = core();
+    const std::shared_ptr<RunSession> run = core();
     const auto record = [&] {
       const nb::gil_scoped_release release;
-      return run.committed();
+      return run->committed();
     }();
     check(record.status());
     return {record->id.version, record->label};
@@ -122,7 +132,10 @@ class PythonRun : public Handle<RunSession> {
     options.program = program;
     options.kill_points = kill_points;
     options.log = [lines](const std::string& endpoint, const std::string& text) {
-      lines->add(endpoint, text);
+      lines->add(false, endpoint, text);
+    };
+    options.problem = [lines](const std::string& endpoint, const std::string& text) {
+      lines->add(true, endpoint, text);
     };
     auto run = [&] {
       const nb::gil_scoped_release release;
@@ -149,15 +162,15 @@ class PythonRunOwner : public Handle<RunOwner> {
   PythonRunOwner(PythonRun& run, nb::handle owner) : Handle("the owner", join(run, owner)) {}
 
   void begin_refit(const std::string& label, bool asynchronous) {
-    check(core().begin_refit(label, asynchronous));
+    check(core()->begin_refit(label, asynchronous));
   }
 
   // None: it is not over.
   nb::object wait(double seconds) {
-    RunOwner& owner = core();
+    const std::shared_ptr<RunOwner> owner = core();
     const auto outcome = [&] {
       const nb::gil_scoped_release release;
-      return owner.wait(wait_ms(seconds));
+      return owner->wait(wait_ms(seconds));
     }();
     if (!outcome) return nb::none();
     check(outcome->status());
@@ -166,17 +179,25 @@ class PythonRunOwner : public Handle<RunOwner> {
                           of.without_baseline, of.gate_closed_early, prepared_object(of.sent));
   }
 
+  nb::bytes replica_digests() {
+    const std::shared_ptr<RunOwner> owner = core();
+    const auto digests = run_blocking<std::vector<std::uint8_t>>([&](const Blocking& call) {
+      return owner->replica_digests({call.cancel, call.progress});
+    });
+    return nb::bytes(reinterpret_cast<const char*>(digests.data()), digests.size());
+  }
+
   void interrupt() {
-    RunOwner& owner = core();
+    const std::shared_ptr<RunOwner> owner = core();
     const nb::gil_scoped_release release;
-    owner.interrupt();
+    owner->interrupt();
   }
 
  private:
   static std::unique_ptr<RunOwner> join(PythonRun& run, nb::handle object) {
-    RunSession& session = run.core();
+    const std::shared_ptr<RunSession> session = run.core();
     EmbeddedOwner& owner = embedded_owner(object);
-    return without_gil([&] { return RunOwner::join(session, owner); });
+    return without_gil([&] { return RunOwner::join(*session, owner); });
   }
 };
 
@@ -189,13 +210,14 @@ class PythonRunReceiver : public Handle<RunReceiver> {
       : Handle("the receiver", join(run, name, engine)) {}
 
   bool find_owners(double seconds) {
-    RunReceiver& receiver = core();
-    return without_gil([&] { return receiver.find_owners(wait_ms(seconds)); });
+    const std::shared_ptr<RunReceiver> receiver = core();
+    return without_gil([&] { return receiver->find_owners(wait_ms(seconds)); });
   }
 
   std::vector<Tensor> tensors() const {
     std::vector<Tensor> all;
-    for (const CanonicalTensor& tensor : core().tensors()) {
+    const std::shared_ptr<RunReceiver> receiver = core();
+    for (const CanonicalTensor& tensor : receiver->tensors()) {
       all.emplace_back(tensor.name, std::string(dtype_name(tensor.dtype)), tensor.shape);
     }
     return all;
@@ -203,7 +225,8 @@ class PythonRunReceiver : public Handle<RunReceiver> {
 
   std::vector<std::vector<Box>> boxes() const {
     std::vector<std::vector<Box>> all;
-    for (const std::vector<CanonicalBox>& owner : core().boxes()) {
+    const std::shared_ptr<RunReceiver> receiver = core();
+    for (const std::vector<CanonicalBox>& owner : receiver->boxes()) {
       std::vector<Box>& of = all.emplace_back();
       for (const CanonicalBox& box : owner) {
         of.emplace_back(box.tensor, box.offset, box.sizes, box.strides);
@@ -214,7 +237,7 @@ class PythonRunReceiver : public Handle<RunReceiver> {
 
   // False: it was stopped.
   bool serve(nb::handle object, const nb::object& applied) {
-    RunReceiver& of = core();
+    const std::shared_ptr<RunReceiver> of = core();
     EmbeddedReceiver& receiver = embedded_receiver(object);
     std::function<Status()> hook;
     if (!applied.is_none()) {
@@ -231,7 +254,7 @@ class PythonRunReceiver : public Handle<RunReceiver> {
     }
     const Status status = [&] {
       const nb::gil_scoped_release release;
-      return of.serve(receiver, hook);
+      return of->serve(receiver, hook);
     }();
     if (status.code() == Code::kCancelled) return false;
     check(status);
@@ -239,16 +262,16 @@ class PythonRunReceiver : public Handle<RunReceiver> {
   }
 
   std::string status() {
-    RunReceiver& receiver = core();
+    const std::shared_ptr<RunReceiver> receiver = core();
     const nb::gil_scoped_release release;
-    return receiver.status();
+    return receiver->status();
   }
 
  private:
   static std::unique_ptr<RunReceiver> join(PythonRun& run, const std::string& name,
                                            const std::string& engine) {
-    RunSession& session = run.core();
-    return without_gil([&] { return RunReceiver::join(session, name, engine); });
+    const std::shared_ptr<RunSession> session = run.core();
+    return without_gil([&] { return RunReceiver::join(*session, name, engine); });
   }
 };
 
@@ -258,28 +281,28 @@ class PythonRunGate : public Handle<RunGate> {
       : Handle("the gate", join(run, engine, std::move(receivers))) {}
 
   std::optional<std::tuple<bool, std::string, bool>> next(double seconds) {
-    RunGate& gate = core();
+    const std::shared_ptr<RunGate> gate = core();
     const nb::gil_scoped_release release;
-    const std::optional<GateWork> work = gate.next(wait_ms(seconds));
+    const std::optional<GateWork> work = gate->next(wait_ms(seconds));
     if (!work) return std::nullopt;
     return std::tuple(work->open, work->label, work->fail_requests);
   }
 
   void done(const std::optional<std::string>& failure) {
-    core().done(failure ? Status(Code::kUnavailable, *failure) : Status());
+    core()->done(failure ? Status(Code::kUnavailable, *failure) : Status());
   }
 
   std::string closed_because() {
-    RunGate& gate = core();
+    const std::shared_ptr<RunGate> gate = core();
     const nb::gil_scoped_release release;
-    return gate.closed_because();
+    return gate->closed_because();
   }
 
  private:
   static std::unique_ptr<RunGate> join(PythonRun& run, const std::string& engine,
                                        std::vector<std::string> receivers) {
-    RunSession& session = run.core();
-    return without_gil([&] { return RunGate::join(session, engine, std::move(receivers)); });
+    const std::shared_ptr<RunSession> session = run.core();
+    return without_gil([&] { return RunGate::join(*session, engine, std::move(receivers)); });
   }
 };
 
@@ -288,7 +311,8 @@ void bind_session(nb::module_& module) {
   run.def(nb::init<const std::string&, const std::string&, const std::vector<std::string>&>(),
           nb::arg("directory"), nb::kw_only(), nb::arg("program") = "",
           nb::arg("kill_points") = std::vector<std::string>());
-  run.def("take_logs", &PythonRun::take_logs, "(endpoint, text) of what was logged since.");
+  run.def("take_logs", &PythonRun::take_logs,
+          "(a problem, endpoint, text) of what was logged since.");
   run.def("committed", &PythonRun::committed, "(version, label) of what is committed now.");
   run.def("close", &PythonRun::close, "After all that has joined is closed.");
   forbid_pickling(run);
@@ -305,6 +329,8 @@ void bind_members(nb::module_& module) {
                     "tuple[int, str, int, list[str], str, Prepared] | None"),
             "(version, label, attempts, owners without baseline, why gates closed early, what this "
             "rank sent), or None if it is not over yet; waits for a tenth of a second at most.");
+  owner.def("replica_digests", &PythonRunOwner::replica_digests,
+            "EmbeddedOwner's, between what the run asks of it.");
   owner.def("interrupt", &PythonRunOwner::interrupt, "Ends the refit that is open.");
   owner.def("close", &PythonRunOwner::close, "Leaves the run.");
   forbid_pickling(owner);
@@ -321,7 +347,13 @@ void bind_members(nb::module_& module) {
                nb::arg("applied").none() = nb::none(),
                "Takes part until it is stopped (False) or other owners have come (True).");
   receiver.def(
-      "stop", [](const PythonRunReceiver& self) { self.core().stop(); }, "Has serve() return.");
+      "stop", [](const PythonRunReceiver& self) { self.core()->stop(); }, "Has serve() return.");
+  receiver.def_prop_ro(
+      "gate_closes_within",
+      [](const PythonRunReceiver& self) {
+        return 1e-3 * static_cast<double>(self.core()->gate_closes_within_ms());
+      },
+      "Seconds after serve() within which the engine's gate has closed.");
   receiver.def("status", &PythonRunReceiver::status, "What it does or waits for.");
   receiver.def("close", &PythonRunReceiver::close, "Leaves the run. Not while it serves.");
   forbid_pickling(receiver);

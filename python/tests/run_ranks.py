@@ -1,7 +1,10 @@
 """What trainer ranks do in the tests of runs: started by torchrun, spawned, or called by a driver."""
 
 import json
+import os
+import signal
 import sys
+import threading
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -43,6 +46,26 @@ class Trainer:
         result = self.owner.refit(label)
         assert isinstance(result, RefitResult)
         return result
+
+    def interrupted_refit(self, label: str, seconds: float) -> str:
+        """What comes of a refit that SIGINT ends on this rank."""
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        try:
+            self.owner.refit(label)
+        except BaseException as error:
+            return type(error).__name__
+        finally:
+            timer.join()
+        return "committed"
+
+    def refit_or_error(self, label: str) -> str:
+        try:
+            self.owner.refit(label)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return "committed"
 
     def digest(self) -> str:
         """Of what engines should have."""

@@ -3,6 +3,7 @@
 import copy
 import os
 import pickle
+import re
 import signal
 import threading
 import time
@@ -97,12 +98,14 @@ def test_a_handle_and_optimizers(directory: Path) -> None:
             copy.copy(one)
     child = os.fork()
     if child == 0:
-        try:
-            owner.refit("in a child")
-        except RuntimeError as error:
-            os._exit(0 if "made in another process" in str(error) else 1)
-        os._exit(2)
-    assert os.waitpid(child, 0)[1] == 0
+        refused = 0
+        for call in (lambda: owner.refit("in a child"), owner.close, engine.gate._core.close):
+            try:
+                call()
+            except RuntimeError as error:
+                refused += "made in another process" in str(error)
+        os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
     # What is refused changes nothing.
     with pytest.raises(errors.Exists, match="owner-0 takes part in this run already"):
         dcr.torch.Owner(model, run=directory)
@@ -174,6 +177,61 @@ def test_the_coordinator_is_killed_and_comes_back(directory: Path) -> None:
             time.sleep(0.1)
 
 
+def test_one_directory_by_two_paths(directory: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(directory)
+    run = dcr.run.Run(directory)
+    assert dcr.run.Run(tmp_path / "link").core is run.core
+
+
+def test_a_run_is_closed_while_a_receiver_works(directory: Path) -> None:
+    """What is closed ends when its calls have returned, and harms nobody."""
+    inside, go_on = threading.Event(), threading.Event()
+
+    def before_prewarm() -> None:
+        inside.set()
+        go_on.wait(60)
+
+    run = dcr.run.Run(directory)
+    receiver = run.receiver("e.0", engine="e", model=Net(1), before_prewarm=before_prewarm)
+    owner = dcr.torch.Owner(Net(2), run=directory)
+    assert inside.wait(60)
+    with pytest.raises(errors.InvalidArgument, match="no owners were found yet|is closed"):
+        dcr._core.RunReceiver(run.core, "f.0", "e").serve(traced())
+    dcr.run._CLOSE_SECONDS, before = 0.1, dcr.run._CLOSE_SECONDS
+    try:
+        run.close()
+    finally:
+        dcr.run._CLOSE_SECONDS = before
+    go_on.set()
+    receiver._thread.join(60)
+    assert not receiver._thread.is_alive()
+    with pytest.raises(errors.InvalidArgument, match="the owner is closed"):
+        owner.refit("late")
+    again = dcr.torch.Owner(Net(2), run=directory)
+    again.close()
+
+
+def traced() -> object:
+    """A receiver of nothing."""
+    from dcr.torch.receiver import traced_receiver
+
+    return traced_receiver(torch.nn.Module(), [], None, [[]], ())
+
+
+def test_replicas_are_compared_beside_a_restore(directory: Path) -> None:
+    engines = [Engine(dcr.run.Run(directory), "engine-0", Net(1))]
+    model = Net(2)
+    owner = dcr.torch.Owner(model, run=directory, check_replicas_every=1)
+    owner.refit(0)
+    for number in range(1, 4):
+        engines.append(Engine(dcr.run.Run(directory), f"engine-{number}", Net(number)))
+        step(model, number)
+        owner.refit(number)
+    for engine in engines:
+        engine.wait_for("3")
+        assert digest(engine.model) == digest(model)
+
+
 def test_a_trainer_comes_back(directory: Path) -> None:
     engine = Engine(dcr.run.Run(directory), "engine", Net(1))
     model = Net(2)
@@ -190,6 +248,9 @@ def test_a_trainer_comes_back(directory: Path) -> None:
 
 def test_another_model_is_traced_anew(directory: Path) -> None:
     """Owners with other tensors: the receiver takes them up, and says what it can't load."""
+    dcr.run.Run(directory).close()
+    settings = directory / "settings.toml"
+    settings.write_text(re.sub("membership_ms = .*", "membership_ms = 500", settings.read_text()))
     engine = Engine(dcr.run.Run(directory), "engine", Net(1))
     owner = dcr.torch.Owner(Net(2), run=directory)
     owner.refit("before")
@@ -214,6 +275,14 @@ def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         dcr.run.Run(open_to_all)
     with pytest.raises(errors.InvalidArgument, match="at most 67 bytes, for sockets lie in it"):
         dcr.run.Run(tmp_path / ("long" * 20))
+    with pytest.raises(errors.InvalidArgument, match="sockets lie: .* is no address"):
+        dcr.run.Run(tmp_path / "with space")
+    theirs = tmp_path / "theirs"
+    theirs.mkdir(mode=0o700)
+    if os.geteuid() == 0:  # who else could give a folder away
+        os.chown(theirs, 12345, -1)
+        with pytest.raises(errors.InvalidArgument, match="belongs to user 12345, not to user 0"):
+            dcr.run.Run(theirs)
     wrong = tmp_path / "wrong"
     wrong.mkdir(mode=0o700)
     (wrong / "settings.toml").write_text("[waits]\nlook_mss = 1\n")

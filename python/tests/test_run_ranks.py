@@ -4,9 +4,11 @@ driver."""
 import json
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -59,7 +61,11 @@ def ends(process: Any) -> None:
     assert process.exitcode == 0
 
 
-def test_a_driver_calls_actors(directory: Path, engine: Engine, tmp_path: Path) -> None:
+@contextmanager
+def actors_of(
+    tmp_path: Path,
+) -> Iterator[tuple[Callable[..., list[Any]], Callable[..., list[Any]]]]:
+    """Two ranks in processes of their own: what calls a method of both, and one of each."""
     actors: list[tuple[Connection, Any]] = []
     for rank in range(2):
         ours, theirs = FORKSERVER.Pipe()
@@ -69,23 +75,56 @@ def test_a_driver_calls_actors(directory: Path, engine: Engine, tmp_path: Path) 
         process.start()
         actors.append((ours, process))
 
+    def answer(calls: Connection) -> Any:
+        assert calls.poll(240), "a rank does not answer"
+        found = calls.recv()
+        assert not isinstance(found, Exception), found
+        return found
+
     def call(name: str, *args: object) -> list[Any]:
         for calls, _ in actors:
             calls.send((name, args))
-        answers = [calls.recv() for calls, _ in actors]
-        assert not any(isinstance(one, Exception) for one in answers), answers
-        return answers
+        return [answer(calls) for calls, _ in actors]
 
-    call("Trainer", str(directory), 2)
-    for label in ("a", "b"):
-        first, second = call("refit", label)
-        assert first == second and first.label == label
-        assert digest(engine.model) == call("digest")[0]
-        call("step")
-    call("close")
+    def each(*wanted: tuple[Any, ...]) -> list[Any]:
+        for (calls, _), (name, *args) in zip(actors, wanted, strict=True):
+            calls.send((name, args))
+        return [answer(calls) for calls, _ in actors]
+
+    yield call, each
     for calls, process in actors:
         calls.send(("end", ()))
         ends(process)
+
+
+def test_a_driver_calls_actors(directory: Path, engine: Engine, tmp_path: Path) -> None:
+    with actors_of(tmp_path) as (call, _):
+        call("Trainer", str(directory), 2)
+        for label in ("a", "b"):
+            first, second = call("refit", label)
+            assert first == second and first.label == label
+            assert digest(engine.model) == call("digest")[0]
+            call("step")
+        call("close")
+
+
+def test_one_rank_is_interrupted(directory: Path, tmp_path: Path) -> None:
+    """No engine is there, so the refit waits; what ends it on one rank ends it on both."""
+    dcr.run.Run(directory).close()
+    settings = directory / "settings.toml"
+    settings.write_text(re.sub("prepare_ms = .*", "prepare_ms = 2000", settings.read_text()))
+    with actors_of(tmp_path) as (call, each):
+        call("Trainer", str(directory), 2)
+        found = each(("interrupted_refit", "a", 1.0), ("refit_or_error", "a"))
+        assert found[0] == "KeyboardInterrupt"
+        assert found[1].startswith("Mismatch: owners ask for different refits")
+        assert "interrupted by owner-0" in found[1]
+        engine = Engine(dcr.run.Run(directory), "engine", Net(1))
+        call("step")
+        assert call("refit_or_error", "b") == ["committed", "committed"]
+        engine.wait_for("b")
+        assert digest(engine.model) == call("digest")[0]
+        call("close")
 
 
 def test_replicas_without_torch_distributed(directory: Path, engine: Engine) -> None:

@@ -32,6 +32,7 @@ struct RunGate::State {
   EventQueue<Asked> asked;
   std::mutex mutex;
   std::optional<Asked> taken;        // by next(); guarded by mutex
+  Status failure;                    // that the loop has ended with; guarded by mutex
   std::unique_ptr<Executor> thread;  // the loop's
 };
 
@@ -50,7 +51,10 @@ Status RunGate::State::start() {
           return Gate(std::move(options));
         },
         [this](const GateEffect& effect, const Loop::Post& post) { begin(effect, post); });
-    if (status.code() != Code::kCancelled) member->log(status.message());
+    if (status.code() == Code::kCancelled) return;
+    member->report("decides no more: " + status.message());
+    const std::lock_guard<std::mutex> lock(mutex);
+    failure = status;
   });
   return {};
 }
@@ -104,6 +108,10 @@ void RunGate::done(const Status& status) {
 
 std::string RunGate::closed_because() {
   constexpr std::uint64_t kAnswerMs = 500;
+  {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    if (!state_->failure.ok()) return state_->failure.message();
+  }
   const auto answers = std::make_shared<EventQueue<StatusReply>>();
   state_->loop->ask([answers](const Gate& gate) { answers->push(gate.status()); });
   const std::optional<StatusReply> reply = answers->pop(kAnswerMs);

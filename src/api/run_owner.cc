@@ -1,3 +1,4 @@
+#include <atomic>
 #include <mutex>
 #include <utility>
 
@@ -22,6 +23,8 @@ OwnerWorkDone answer_of(OwnerWorkDone::Kind kind, std::uint64_t number, Status s
   done.status = std::move(status);
   return done;
 }
+
+constexpr std::uint64_t kLookAgainMs = 100;
 
 std::optional<Encoding> encoding_of(EncodingChoice choice) {
   switch (choice) {
@@ -59,13 +62,16 @@ struct RunOwner::State {
   void send_baseline(const SendBaseline& work, const OwnerLoop::Post& post);
   OwnerWorkDone carry_out(const OwnerEffect& effect);
   void finish(const RefitFinished& finished);
+  void ended(const Status& status);
+  // Bars this incarnation, on the worker's thread.
+  void withdraw();
+  // When all work before it is done: nothing reads the weights any more.
+  void conclude(Result<RefitOutcome> found) {
+    worker->submit([this, found = std::move(found)] { outcomes.push(found); });
+  }
   std::shared_ptr<CancelToken> current_cancel() {
     const std::lock_guard<std::mutex> lock(mutex);
     return cancel;
-  }
-  void renew_cancel() {
-    const std::lock_guard<std::mutex> lock(mutex);
-    cancel = std::make_shared<CancelToken>();
   }
 
   const std::unique_ptr<RunMember> member;
@@ -73,6 +79,8 @@ struct RunOwner::State {
   const Digest source;
   ObjectOwnerTransport payloads;
   ObjectOwnerTransport restores;
+  // That the baseline is of, by a commit of this run; of the worker's thread and make_endpoint's.
+  std::atomic<std::uint64_t> committed_version{0};
   std::unique_ptr<Mailbox> mailbox;
   std::unique_ptr<OwnerLoop> loop;
   EventQueue<Result<RefitOutcome>> outcomes;
@@ -80,10 +88,14 @@ struct RunOwner::State {
   // Guarded by mutex.
   std::shared_ptr<CancelToken> cancel = std::make_shared<CancelToken>();  // of what is constructed
   std::optional<RefitCalled> called;                                      // the refit that is open
-  bool interrupted = false;                                               // it is to end
-  OwnerResult sent;                  // of the last attempt that was sent whole
-  std::unique_ptr<Executor> worker;  // one thread for all work
-  std::unique_ptr<Executor> thread;  // the loop's
+  bool attempted = false;                       // an attempt at it is under way here
+  bool interrupted = false;                     // it is to end
+  bool refusing = false;                        // and the other owners are being told
+  OwnerResult sent;                             // of the last attempt that was sent whole
+  std::optional<Result<RefitOutcome>> outcome;  // of the last refit, once it was waited for
+  Status failure;                               // that the loop has ended with
+  std::unique_ptr<Executor> worker;             // one thread for all work
+  std::unique_ptr<Executor> thread;             // the loop's
 };
 
 Status RunOwner::State::start() {
@@ -94,21 +106,26 @@ Status RunOwner::State::start() {
   worker->submit(take_long_turns);
   thread = make_executor(2);
   thread->submit([this] {
-    const Status status = loop->run(
+    ended(loop->run(
         [this] { return make_endpoint(); },
-        [this](const OwnerEffect& effect, const OwnerLoop::Post& post) { begin(effect, post); });
-    if (status.code() != Code::kCancelled) member->log(status.message());
-    const std::lock_guard<std::mutex> lock(mutex);
-    if (called) outcomes.push(status);
-    called.reset();
+        [this](const OwnerEffect& effect, const OwnerLoop::Post& post) { begin(effect, post); }));
   });
   return {};
+}
+
+void RunOwner::State::ended(const Status& status) {
+  if (status.code() != Code::kCancelled) member->report("takes no part: " + status.message());
+  const std::lock_guard<std::mutex> lock(mutex);
+  failure = status;
+  if (called) conclude(status);
+  called.reset();
 }
 
 void RunOwner::State::stop() {
   member->stop();
   current_cancel()->cancel();
   thread.reset();
+  current_cancel()->cancel();  // of what the loop has begun meanwhile
   worker.reset();
   loop.reset();
   mailbox.reset();
@@ -120,10 +137,12 @@ OwnerEndpoint RunOwner::State::make_endpoint() {
   options.details = {owner.rank(), owner.ranks(), source};
   options.elements = owner.sizes().source_elements;
   options.waits = context().config().waits;
-  // A version has one set of weights, and a baseline comes from a commit of this run.
+  // A version has one set of weights in a run, and this owner was part of its commit.
   std::optional<VersionId> baseline;
+  const std::uint64_t version = committed_version;
   const Result<ControlRecords> records = context().control().read();
-  if (records.ok() && owner.baseline_version() == records->commit.id.version) {
+  if (records.ok() && version != 0 && records->commit.id.version == version &&
+      owner.baseline_version() == version) {
     baseline = records->commit.id;
   }
   return OwnerEndpoint(std::move(options), baseline);
@@ -131,7 +150,11 @@ OwnerEndpoint RunOwner::State::make_endpoint() {
 
 void RunOwner::State::begin(const OwnerEffect& effect, const OwnerLoop::Post& post) {
   if (const auto* const finished = std::get_if<RefitFinished>(&effect)) return finish(*finished);
-  if (std::holds_alternative<StopSending>(effect)) current_cancel()->cancel();
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (std::holds_alternative<ConstructAndSend>(effect)) attempted = true;
+    if (std::holds_alternative<StopSending>(effect)) cancel->cancel();
+  }
   worker->submit([this, effect, post] {
     if (const auto* const work = std::get_if<ConstructAndSend>(&effect)) {
       construct(*work, post);
@@ -159,6 +182,11 @@ void RunOwner::State::construct(const ConstructAndSend& work, const OwnerLoop::P
   TransportSink sink(context(), payloads, owner.rank(), number, progress);
   OwnerWorkDone done = answer_of(OwnerWorkDone::Kind::kConstructAndSend, number, Status());
   const auto carry = [&]() -> Status {
+    {
+      // The weights may have changed since.
+      const std::lock_guard<std::mutex> lock(mutex);
+      if (interrupted) return {Code::kCancelled, member->name() + ": the refit was interrupted"};
+    }
     DCR_TRY(payloads.begin(number));
     context().points().before("bitdiff");
     DCR_ASSIGN(OwnerResult made, owner.prepare(attempt, sink, {stop.get(), {}}));
@@ -201,8 +229,11 @@ OwnerWorkDone RunOwner::State::carry_out(const OwnerEffect& effect) {
     return answer_of(Kind::kRemovePayloads, remove->attempt, payloads.cleanup(remove->attempt));
   }
   if (const auto* const update = std::get_if<UpdateBaseline>(&effect)) {
-    return answer_of(Kind::kUpdateBaseline, update->version,
-                     owner.commit(update->version, {current_cancel().get(), {}}));
+    committed_version = 0;
+    const std::shared_ptr<CancelToken> stop = current_cancel();
+    Status status = owner.commit(update->version, {stop.get(), {}});
+    if (status.ok()) committed_version = update->version;
+    return answer_of(Kind::kUpdateBaseline, update->version, std::move(status));
   }
   if (const auto* const remove = std::get_if<RemoveRestores>(&effect)) {
     // Streams are numbered one above their versions.
@@ -211,7 +242,11 @@ OwnerWorkDone RunOwner::State::carry_out(const OwnerEffect& effect) {
   if (const auto* const stop = std::get_if<StopSending>(&effect)) {
     // Construction gave up before, for this is its thread.
     owner.drop_attempt();
-    renew_cancel();
+    {
+      const std::lock_guard<std::mutex> lock(mutex);
+      cancel = std::make_shared<CancelToken>();
+      attempted = false;
+    }
     return answer_of(Kind::kStopSending, stop->attempt, payloads.stop_and_wait(stop->attempt));
   }
   return answer_of(Kind::kDigestBase, 0,
@@ -223,25 +258,41 @@ OwnerWorkDone RunOwner::State::carry_out(const OwnerEffect& effect) {
 void RunOwner::State::finish(const RefitFinished& finished) {
   const std::lock_guard<std::mutex> lock(mutex);
   if (!called) return;
-  if (finished.status.code() == Code::kConflict && !interrupted) {
-    // The endpoint was barred, by a coordinator that took it for dead; its next life asks again.
+  if (finished.barred && !interrupted) {
+    // By a coordinator that took the endpoint for dead; its next life asks again.
     loop->post(*called);
     return;
   }
-  called.reset();
-  if (!finished.status.ok()) {
-    outcomes.push(interrupted ? Status(Code::kCancelled,
-                                       "the refit was interrupted: " + finished.status.message())
-                              : finished.status);
+  if (finished.barred && owner.ranks() > 1 && !std::exchange(refusing, true)) {
+    // Other owners wait for this one. They are told by asking for what they do not ask for.
+    loop->post(RefitCalled{"interrupted by " + member->name(), called->asynchronous, false});
     return;
   }
-  RefitOutcome outcome;
-  outcome.committed = finished.committed;
-  outcome.attempts = finished.attempts;
-  outcome.without_baseline = finished.without_baseline;
-  if (finished.gate_closed_early) outcome.gate_closed_early = finished.gate_closed_early->reason;
-  outcome.sent = sent;
-  outcomes.push(std::move(outcome));
+  called.reset();
+  attempted = false;
+  if (!finished.status.ok()) {
+    conclude(interrupted ? Status(Code::kCancelled,
+                                  "the refit was interrupted: " + finished.status.message())
+                         : finished.status);
+    return;
+  }
+  RefitOutcome found;
+  found.committed = finished.committed;
+  found.attempts = finished.attempts;
+  found.without_baseline = finished.without_baseline;
+  if (finished.gate_closed_early) found.gate_closed_early = finished.gate_closed_early->reason;
+  found.sent = sent;
+  conclude(std::move(found));
+}
+
+void RunOwner::State::withdraw() {
+  constexpr unsigned kTries = 3;
+  Status barred;
+  for (unsigned i = 0; i < kTries; ++i) {
+    barred = member->bar();
+    if (barred.ok()) return;
+  }
+  member->report("cannot withdraw its refit: " + barred.message());
 }
 
 RunOwner::RunOwner(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -265,9 +316,15 @@ Result<std::unique_ptr<RunOwner>> RunOwner::join(RunSession& run, EmbeddedOwner&
 Status RunOwner::begin_refit(const std::string& label, bool asynchronous) {
   DCR_TRY(check_label(label));
   const std::lock_guard<std::mutex> lock(state_->mutex);
+  if (!state_->failure.ok()) return state_->failure.with_context("this owner takes no part");
   if (state_->called) return {Code::kInvalidArgument, "a refit of this owner is open already"};
-  if (state_->member->stopping()) return {Code::kInvalidArgument, "this owner has ended"};
-  state_->interrupted = false;
+  while (state_->outcomes.pop(0)) {
+  }
+  state_->outcome.reset();
+  // No work of the last one is left.
+  state_->cancel = std::make_shared<CancelToken>();
+  state_->interrupted = state_->refusing = false;
+  state_->attempted = false;
   state_->sent = {};
   state_->called = RefitCalled{label, asynchronous, false};
   state_->loop->post(*state_->called);
@@ -275,23 +332,34 @@ Status RunOwner::begin_refit(const std::string& label, bool asynchronous) {
 }
 
 std::optional<Result<RefitOutcome>> RunOwner::wait(std::uint64_t wait_ms) {
-  return state_->outcomes.pop(wait_ms);
+  {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    if (state_->outcome) return state_->outcome;
+  }
+  std::optional<Result<RefitOutcome>> outcome = state_->outcomes.pop(wait_ms);
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  if (outcome) state_->outcome = std::move(outcome);
+  return state_->outcome;
 }
 
 void RunOwner::interrupt() {
-  {
-    const std::lock_guard<std::mutex> lock(state_->mutex);
-    if (!state_->called || state_->interrupted) return;
-    state_->interrupted = true;
-    state_->cancel->cancel();
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  if (!state_->called) return;
+  const bool again = std::exchange(state_->interrupted, true);
+  state_->cancel->cancel();
+  // An attempt fails by itself; what none has begun for is taken back.
+  if (again || !state_->attempted) {
+    state_->worker->submit([state = state_.get()] { state->withdraw(); });
   }
-  // The attempt fails without this incarnation, and the next one asks for no refit.
-  const Status barred = state_->member->bar();
-  if (!barred.ok()) state_->member->log("cannot leave the attempt: " + barred.message());
-  state_->worker->submit([state = state_.get()] {
-    state->owner.drop_attempt();
-    state->renew_cancel();
-  });
+}
+
+Result<std::vector<std::uint8_t>> RunOwner::replica_digests(const OwnerCall& call) {
+  EventQueue<Result<std::vector<std::uint8_t>>> found;
+  state_->worker->submit([&] { found.push(state_->owner.replica_digests(call)); });
+  while (true) {
+    auto digests = found.pop(kLookAgainMs);
+    if (digests) return std::move(*digests);
+  }
 }
 
 }  // namespace dcr

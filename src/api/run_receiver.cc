@@ -56,6 +56,12 @@ struct RunReceiver::State {
 
   Status serve(EmbeddedReceiver& receiver, const std::function<Status()>& applied);
 
+  // Another life begins with the next serve().
+  void leave() {
+    const Status left = member->bar();
+    if (!left.ok()) member->report("cannot leave the run: " + left.message());
+  }
+
   const std::unique_ptr<RunMember> member;
   const std::string engine;
   SourceWatch watch;
@@ -69,7 +75,13 @@ Status RunReceiver::State::serve(EmbeddedReceiver& receiver,
                                  const std::function<Status()>& applied) {
   ProcessContext& context = member->context();
   EmbeddedReceiver::State& inner = receiver.state();
-  ReceiverWork work(context, {*inner.receiver, *inner.memory, {}, 0, applied});
+  const auto hook = [this, &applied]() -> Status {
+    if (member->stopping()) return {Code::kCancelled, "the receiver was stopped"};
+    return applied();
+  };
+  ReceiverWork work(
+      context,
+      {*inner.receiver, *inner.memory, {}, 0, applied ? std::function<Status()>(hook) : nullptr});
   ReceiverHostOptions options;
   options.name = member->name();
   options.engine = engine;
@@ -95,6 +107,7 @@ Status RunReceiver::State::serve(EmbeddedReceiver& receiver,
   ended = true;
   taker.reset();
   show(nullptr);
+  leave();
   if (status.code() == Code::kCancelled && !member->stopping()) return {};
   return status;
 }
@@ -119,16 +132,23 @@ Result<bool> RunReceiver::find_owners(std::uint64_t wait_ms) {
 }
 
 const std::vector<CanonicalTensor>& RunReceiver::tensors() const {
-  return state_->joined->source.catalogue.tensors();
+  static const std::vector<CanonicalTensor> kNone;
+  return state_->joined ? state_->joined->source.catalogue.tensors() : kNone;
 }
 const std::vector<std::vector<CanonicalBox>>& RunReceiver::boxes() const { return state_->boxes; }
 
 Status RunReceiver::serve(EmbeddedReceiver& receiver, const std::function<Status()>& applied) {
+  if (!state_->joined) return {Code::kInvalidArgument, "no owners were found yet"};
   DCR_TRY(check_classes(receiver));
   return state_->serve(receiver, applied);
 }
 
 void RunReceiver::stop() { state_->member->stop(); }
+
+std::uint64_t RunReceiver::gate_closes_within_ms() const {
+  const Waits& waits = state_->member->context().config().waits;
+  return waits.membership_ms + 2 * waits.look_ms;
+}
 
 std::string RunReceiver::status() {
   constexpr std::uint64_t kAnswerMs = 500;

@@ -14,8 +14,10 @@
 
 namespace dcr {
 
+// Members share it: it is there for as long as one of them is.
 struct RunSession::State {
   std::unique_ptr<RunDirectory> directory;
+  std::function<void(const std::string& endpoint, const std::string& text)> problem;
   CancelToken cancel;
   std::unique_ptr<ProcessContext> context;  // uses the above
 };
@@ -25,28 +27,30 @@ struct RunSession::State {
 class RunMember {
  public:
   // `engine`: of a receiver. Errors: RunDirectory::enter's.
-  static Result<std::unique_ptr<RunMember>> enter(RunSession::State& run, const std::string& name,
-                                                  Role role, const std::string& engine);
-  RunMember(RunSession::State& run, std::string name, Role role, std::string engine,
+  static Result<std::unique_ptr<RunMember>> enter(std::shared_ptr<RunSession::State> run,
+                                                  const std::string& name, Role role,
+                                                  const std::string& engine);
+  RunMember(std::shared_ptr<RunSession::State> run, std::string name, Role role, std::string engine,
             std::unique_ptr<RunDirectory::Presence> presence);
   ~RunMember();
   RunMember(const RunMember&) = delete;
   RunMember& operator=(const RunMember&) = delete;
 
-  ProcessContext& context() { return *run_.context; }
-  const RunDirectory& directory() const { return *run_.directory; }
+  ProcessContext& context() { return *run_->context; }
+  const RunDirectory& directory() const { return *run_->directory; }
   const std::string& name() const { return name_; }
   // Bars whatever incarnation the endpoint has: it begins anew, if it goes on.
   Status bar();
-  void log(const std::string& text) { context().options().log(name_, text); }
+  // Says what went wrong, to whoever looks after the run.
+  void report(const std::string& text) { run_->problem(name_, text); }
 
   // Has the endpoint's loop end. Thread-safe.
   void stop() { stopping_ = true; }
-  bool stopping() const { return stopping_ || run_.cancel.cancelled(); }
+  bool stopping() const { return stopping_ || run_->cancel.cancelled(); }
   LoopParts parts(std::function<bool()> cancelled);
 
  private:
-  RunSession::State& run_;
+  const std::shared_ptr<RunSession::State> run_;
   const std::string name_;
   const Role role_;
   const std::string engine_;

@@ -26,6 +26,7 @@ namespace {
 
 constexpr std::uint64_t kStatusWaitMs = 1000;
 constexpr std::uint64_t kWatchMs = 1000;
+constexpr unsigned kOperatorsMax = 16;
 // On one machine a silent process is dead, or was paused for longer than anybody wants to wait.
 constexpr std::uint64_t kLocalLeaderMs = 2000;
 constexpr std::uint64_t kLocalStopMs = 5000;
@@ -91,6 +92,7 @@ struct Opened {
   RunConfig config;
   std::unique_ptr<RunDirectory> directory;
   std::unique_ptr<RunDirectory::Presence> presence;  // of an operator in the directory
+  std::string name;                                  // the operator's
   std::unique_ptr<ProcessContext> context;
 };
 
@@ -113,13 +115,21 @@ Status enter_directory(const CommandLine& line, Opened* opened) {
   DCR_TRY(posix_file_system().info(join_path(path, "settings.toml"), true).status());
   DCR_ASSIGN(opened->directory, RunDirectory::open(path));
   opened->config = opened->directory->config();
-  DCR_ASSIGN(opened->presence, opened->directory->enter(line.run.name, {Role::kCoordinator, true}));
-  return {};
+  // Several may look at a run at a time.
+  for (unsigned number = 0; number < kOperatorsMax; ++number) {
+    opened->name = number == 0 ? line.run.name : fmt::format("{}-{}", line.run.name, number);
+    auto presence = opened->directory->enter(opened->name, {Role::kCoordinator, true});
+    if (presence.status().code() == Code::kExists) continue;
+    DCR_ASSIGN(opened->presence, std::move(presence));
+    return {};
+  }
+  return {Code::kExists, fmt::format("{} operators are at this run already", kOperatorsMax)};
 }
 
 Result<std::unique_ptr<Opened>> open_run(const CommandLine& line, const CancelToken& cancel,
                                          const Say& say) {
   auto opened = std::make_unique<Opened>();
+  opened->name = line.run.name;
   DCR_ASSIGN(ProcessOptions options, process_options(line, cancel, say));
   if (!line.run.run_directory.empty()) {
     DCR_TRY(enter_directory(line, opened.get()));
@@ -170,8 +180,8 @@ Result<Outcome> call_process(const CommandLine& line, const CancelToken& cancel,
   return Outcome{};
 }
 
-Result<Outcome> call_refit(const CommandLine& line, ProcessContext& context) {
-  DCR_ASSIGN(const std::unique_ptr<Operator> as, Operator::open(context, line.run.name));
+Result<Outcome> call_refit(const CommandLine& line, Opened& opened) {
+  DCR_ASSIGN(const std::unique_ptr<Operator> as, Operator::open(*opened.context, opened.name));
   DCR_ASSIGN(const std::string path, absolute_path(line.run.path));
   const std::string& label = line.run.label == line.run.path ? path : line.run.label;
   DCR_ASSIGN(const RefitReport report, as->refit(path, label, line.run.asynchronous, {}));
@@ -180,16 +190,20 @@ Result<Outcome> call_refit(const CommandLine& line, ProcessContext& context) {
   return outcome;
 }
 
-Result<Outcome> call_status(const CommandLine& line, ProcessContext& context,
-                            const CancelToken& cancel, const Say& say) {
-  DCR_ASSIGN(const std::unique_ptr<Operator> as, Operator::open(context, line.run.name));
+Result<Outcome> call_status(const CommandLine& line, Opened& opened, const CancelToken& cancel,
+                            const Say& say) {
+  DCR_ASSIGN(const std::unique_ptr<Operator> as, Operator::open(*opened.context, opened.name));
   Outcome outcome;
   EventQueue<bool> nothing;
   do {
     DCR_ASSIGN(const RunStatus status, as->status(kStatusWaitMs));
-    const std::vector<EngineStatus> engines = engines_of(context.config(), status);
+    const std::vector<EngineStatus> engines = engines_of(opened.config, status);
     if (line.json) {
-      DCR_ASSIGN(const RunCounts counts, as->counts(kStatusWaitMs));
+      // Members of a run directory count for themselves.
+      RunCounts counts;
+      if (opened.directory == nullptr) {
+        DCR_ASSIGN(counts, as->counts(kStatusWaitMs));
+      }
       outcome.text = status_json(status, engines, counts);
     } else {
       outcome.text = status_text(status, engines);
@@ -201,18 +215,18 @@ Result<Outcome> call_status(const CommandLine& line, ProcessContext& context,
   return outcome;
 }
 
-Result<Outcome> call_abort(const CommandLine& line, ProcessContext& context) {
-  DCR_ASSIGN(const ControlRecords before, context.control().read());
-  const Status status = run_coordinator(context, line.run.name, true, {});
+Result<Outcome> call_abort(const CommandLine& line, Opened& opened) {
+  DCR_ASSIGN(const ControlRecords before, opened.context->control().read());
+  const Status status = run_coordinator(*opened.context, opened.name, true, {});
   if (!status.ok()) return status;
-  DCR_ASSIGN(const ControlRecords after, context.control().read());
+  DCR_ASSIGN(const ControlRecords after, opened.context->control().read());
   Outcome outcome;
   outcome.text = line.json ? abort_json(before, after) : abort_text(before, after);
   return outcome;
 }
 
-Result<Outcome> call_restore(const CommandLine& line, ProcessContext& context) {
-  DCR_ASSIGN(const std::unique_ptr<Operator> as, Operator::open(context, line.run.name));
+Result<Outcome> call_restore(const CommandLine& line, Opened& opened) {
+  DCR_ASSIGN(const std::unique_ptr<Operator> as, Operator::open(*opened.context, opened.name));
   DCR_ASSIGN(const std::vector<std::string> names, as->restore(kStatusWaitMs));
   Outcome outcome;
   outcome.text = line.json ? restore_json(names) : restore_text(names);
@@ -286,13 +300,13 @@ Result<Outcome> run_cluster_command(const CommandLine& line, const CancelToken& 
   DCR_ASSIGN(const std::unique_ptr<Opened> opened, open_run(line, cancel, say));
   switch (line.command) {
     case Command::kRunRefit:
-      return call_refit(line, *opened->context);
+      return call_refit(line, *opened);
     case Command::kStatus:
-      return call_status(line, *opened->context, cancel, say);
+      return call_status(line, *opened, cancel, say);
     case Command::kAbort:
-      return call_abort(line, *opened->context);
+      return call_abort(line, *opened);
     default:
-      return call_restore(line, *opened->context);
+      return call_restore(line, *opened);
   }
 }
 

@@ -37,11 +37,13 @@ class Gathering {
     bound_ = bound_members(members_.members, records_.commit.id);
     read_owners();
     if (!choose_owners()) return std::move(out_);
+    // Owners that cannot agree need not wait for receivers.
+    compare_requests();
+    if (out_.refused) return std::move(out_);
     read_receivers();
     if (!out_.unfit.empty() || !out_.unfed.empty() || !out_.waits_for.empty()) {
       return std::move(out_);
     }
-    compare_requests();
     for (const Member& member : members_.members) {
       if (member.role != Role::kReceiver || member.state != MemberState::kEnrolled) continue;
       if (member.overtaken > 0) out_.overtaken[member.endpoint.name] = member.overtaken;

@@ -196,11 +196,13 @@ void OwnerEndpoint::Machine::end(Status status) {
     if (refit_->committed) {
       finish_refit({});
     } else if (!refit_->candidate) {
-      finish_refit(status);  // nobody has heard of it
+      // Nobody has heard of it.
+      finish_refit(status, status.code() == Code::kConflict);
     } else if (final_ && !outcome_unknown()) {
       finish_refit({Code::kConflict, options_.name +
                                          " was barred during the refit, and nothing of it can be "
-                                         "committed any more: call refit again"});
+                                         "committed any more: call refit again"},
+                   true);
     } else {
       finish_refit({Code::kUnknownOutcome,
                     options_.name + " ended before it knew whether the refit was committed: " +

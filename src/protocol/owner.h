@@ -92,6 +92,8 @@ struct RefitCalled {  // REQUIRES: none is open. The weights stay as they are un
 // kUnknownOutcome, the endpoint ended before the outcome was known.
 struct RefitFinished {
   Status status;
+  // This incarnation was barred, and that is all that is wrong: a later one may call again.
+  bool barred = false;
   CommitRecord committed;
   std::uint64_t attempts = 0;
   std::vector<std::string> without_baseline;

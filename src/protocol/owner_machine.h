@@ -107,7 +107,7 @@ class OwnerEndpoint::Machine {
   void look_at_commit();
   void advance_refit();
   CommitRecord known_commit() const;
-  void finish_refit(Status status);
+  void finish_refit(Status status, bool barred = false);
   void without_baseline(Failure failure);
   bool update_due() const;
   void update_done(const OwnerWorkDone& done);

@@ -127,8 +127,9 @@ CommitRecord OwnerEndpoint::Machine::known_commit() const {
   return session_.records() ? records().commit : CommitRecord();
 }
 
-void OwnerEndpoint::Machine::finish_refit(Status status) {
+void OwnerEndpoint::Machine::finish_refit(Status status, bool barred) {
   RefitFinished finished;
+  finished.barred = barred;
   finished.status = std::move(status);
   finished.committed = refit_->committed ? *refit_->committed : known_commit();
   finished.attempts = refit_->attempts;

@@ -89,7 +89,7 @@ class OwnerProcess {
     // An earlier life of this process may have been killed when its refit was committed already.
     const Result<ControlRecords> records = context_.control().read();
     if (records.ok() && records->commit.id != command.base) {
-      finish({{}, records->commit, 0, {name_}, {}});
+      finish({{}, false, records->commit, 0, {name_}, {}});
       return;
     }
     const auto load = [&] {
@@ -98,7 +98,7 @@ class OwnerProcess {
     };
     const Status loaded = load();
     if (!loaded.ok()) {
-      finish({loaded, {}, 0, {}, {}});
+      finish({loaded, false, {}, 0, {}, {}});
       return;
     }
     {
@@ -112,7 +112,7 @@ class OwnerProcess {
   void finish(const RefitFinished& finished) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!open_) return;
-    if (finished.status.code() == Code::kConflict) {
+    if (finished.barred) {
       // The endpoint was barred, by a coordinator that took it for dead; its next life asks again.
       loop_.post(called_);
       return;

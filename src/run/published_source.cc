@@ -1,5 +1,7 @@
 #include "run/published_source.h"
 
+#include <algorithm>
+#include <map>
 #include <string_view>
 #include <utility>
 
@@ -181,28 +183,28 @@ Result<std::optional<PublishedSource>> fetch_source(const std::string& directory
 }
 
 std::optional<JoinedOwners> joined_owners(const Membership& members) {
-  std::optional<OwnerDetails> newest;
-  std::uint64_t incarnation = 0;
-  std::vector<std::pair<const Member*, OwnerDetails>> owners;
+  struct Joining {
+    JoinedOwners owners;
+    std::uint64_t newest = 0;  // incarnation
+  };
+  std::map<std::pair<Digest, std::uint32_t>, Joining> trainers;  // by source and number of owners
   for (const Member& member : members.members) {
     if (member.role != Role::kOwner || member.state == MemberState::kEnrolled) continue;
     const Result<OwnerDetails> details = decode_owner_details(member.needs);
     if (!details.ok()) continue;  // no leader binds it
-    owners.emplace_back(&member, *details);
-    if (member.endpoint.incarnation < incarnation) continue;
-    incarnation = member.endpoint.incarnation;
-    newest = *details;
+    Joining& joining = trainers[{details->catalogue, details->owners}];
+    joining.owners.source = details->catalogue;
+    joining.owners.names.resize(details->owners);
+    joining.owners.names[details->rank] = member.endpoint.name;
+    joining.newest = std::max(joining.newest, member.endpoint.incarnation);
   }
-  if (!newest) return std::nullopt;
-  JoinedOwners joined{newest->catalogue, std::vector<std::string>(newest->owners)};
-  for (const auto& [member, details] : owners) {
-    if (details.owners != newest->owners || details.catalogue != newest->catalogue) continue;
-    joined.names[details.rank] = member->endpoint.name;
+  const Joining* chosen = nullptr;
+  for (const auto& [source, joining] : trainers) {
+    const auto missing = [](const std::string& name) { return name.empty(); };
+    if (std::any_of(joining.owners.names.begin(), joining.owners.names.end(), missing)) continue;
+    if (chosen == nullptr || chosen->newest < joining.newest) chosen = &joining;
   }
-  for (const std::string& name : joined.names) {
-    if (name.empty()) return std::nullopt;
-  }
-  return joined;
+  return chosen == nullptr ? std::nullopt : std::optional(chosen->owners);
 }
 
 }  // namespace dcr

@@ -87,6 +87,10 @@ TEST(JoinedOwners, AreThoseOfTheNewestTrainerWhenAllAreThere) {
   // Another trainer of one rank takes its place, as the other's second is not there any more.
   members.members[0] = owner("owner-0", 3, {0, 1, second});
   EXPECT_EQ(joined_owners(members), (JoinedOwners{second, {"owner-0"}}));
+  // One that is not complete takes nobody's place.
+  members.members.push_back(owner("owner-2", 4, {1, 2, first}));
+  members.members[1] = owner("owner-1", 5, {1, 2, first});
+  EXPECT_EQ(joined_owners(members), (JoinedOwners{second, {"owner-0"}}));
   members.members[0].state = MemberState::kEnrolled;
   EXPECT_EQ(joined_owners(members), std::nullopt);
   members.members[0].state = MemberState::kWaiting;

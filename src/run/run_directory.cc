@@ -17,6 +17,7 @@ constexpr std::uint32_t kOursToUse = 0600;
 constexpr std::uint32_t kOthersMayWrite = 0022;
 constexpr std::uint64_t kSettingsBytesMax = kMiB;
 constexpr std::uint64_t kMakeMs = 10'000;
+constexpr std::uint64_t kEnterMs = 500;
 constexpr std::uint64_t kStartAgainNs = 3'000'000'000;
 // Of a socket's name in the directory, with what sockets are called behind it.
 constexpr std::uint64_t kSocketNameBytesMax = 40;
@@ -38,7 +39,7 @@ Status make_private(const std::string& path) {
   return made.code() == Code::kExists ? Status() : made;
 }
 
-Status check_directory(const std::string& path) {
+Status check_path(const std::string& path) {
   if (!path.starts_with('/')) {
     return {Code::kInvalidArgument,
             path +
@@ -50,9 +51,20 @@ Status check_directory(const std::string& path) {
                                         std::to_string(kSocketPathBytesMax - kSocketNameBytesMax) +
                                         " bytes, for sockets lie in it"};
   }
+  const std::string socket = "ipc://" + join_path(path, "x");
+  return check_listen_address(socket).with_context("a run directory in which sockets lie");
+}
+
+// A folder that is this user's, and that nobody else may write to.
+Status check_ours(const std::string& path) {
   DCR_ASSIGN(const FileInfo info, posix_file_system().info(path, true));
   if (info.kind != FileKind::kDirectory) {
     return {Code::kInvalidArgument, path + " is no directory"};
+  }
+  if (info.owner != this_user()) {
+    return {Code::kInvalidArgument, path + ": this run directory belongs to user " +
+                                        std::to_string(info.owner) + ", not to user " +
+                                        std::to_string(this_user()) + " who runs this"};
   }
   if ((info.permissions & kOthersMayWrite) == 0) return {};
   return {Code::kInvalidArgument,
@@ -66,8 +78,9 @@ std::string settings_path(const std::string& directory) {
 // The control plane comes last, so that where it is, the rest is.
 Status make_run_directory(const std::string& path) {
   FileSystem& files = posix_file_system();
-  for (const char* folder : {"peers", "locks", "logs", "sources"}) {
+  for (const char* folder : {"keys", "peers", "locks", "logs", "objects", "sources"}) {
     DCR_TRY(make_private(join_path(path, folder)));
+    DCR_TRY(check_ours(join_path(path, folder)));
   }
   RunConfig config;
   config.directory = path;
@@ -86,8 +99,9 @@ Status make_run_directory(const std::string& path) {
 }  // namespace
 
 Result<std::unique_ptr<RunDirectory>> RunDirectory::open(const std::string& path) {
+  DCR_TRY(check_path(path));
   DCR_TRY(make_private(path));
-  DCR_TRY(check_directory(path));
+  DCR_TRY(check_ours(path));
   {
     // One process makes it, the others find it made.
     DCR_ASSIGN(const std::unique_ptr<ProcessLock> making,
@@ -120,17 +134,20 @@ std::string RunDirectory::lock_path(const std::string& name) const {
 
 RunDirectory::Presence::~Presence() {
   const std::lock_guard<std::mutex> lock(directory_.mutex_);
+  lock_.reset();  // before another may take its place
   directory_.entered_.erase(name_);
 }
 
 Result<std::unique_ptr<RunDirectory::Presence>> RunDirectory::enter(const std::string& name,
                                                                     const SenderRole& role) {
   DCR_TRY(check_endpoint_name(name));
+  DCR_TRY(check_listen_address(peers_->address_of(name)).with_context(name));
   const Status already(Code::kExists, name + " takes part in this run already");
   const std::lock_guard<std::mutex> guard(mutex_);
   if (entered_.contains(name)) return already;
   DCR_ASSIGN(std::unique_ptr<ProcessLock> lock, ProcessLock::open(lock_path(name)));
-  const Status locked = lock->lock(0);
+  // Who looks whether it is gone has the lock for a moment.
+  const Status locked = lock->lock(kEnterMs);
   if (locked.code() == Code::kUnavailable) return already;
   if (!locked.ok()) return locked;
   FileSystem& files = posix_file_system();
@@ -166,19 +183,38 @@ Result<bool> RunDirectory::has_members() {
   return false;
 }
 
+Status RunDirectory::if_gone(const std::string& name, const std::function<Status()>& bar) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  if (entered_.contains(name)) return {};
+  DCR_ASSIGN(const std::unique_ptr<ProcessLock> lock, ProcessLock::open(lock_path(name)));
+  const Status locked = lock->lock(0);
+  if (locked.code() == Code::kUnavailable) return {};
+  if (!locked.ok()) return locked;
+  return bar();
+}
+
+Result<bool> RunDirectory::is_first_process(const std::string& name) {
+  for (const auto& [command, process] : kProcesses) {
+    if (process == name) return true;
+    DCR_ASSIGN(const bool present, is_present(process));
+    if (present) return false;
+  }
+  return true;
+}
+
 Status RunDirectory::start_processes(const std::string& program, Clock& clock) {
   for (const auto& [command, name] : kProcesses) {
     DCR_ASSIGN(const bool present, is_present(name));
+    const std::lock_guard<std::mutex> guard(mutex_);
+    Started& started = started_[name];
+    if (started.pid && collect_detached(*started.pid)) started.pid.reset();
     if (present) continue;
-    {
-      const std::lock_guard<std::mutex> guard(mutex_);
-      const std::uint64_t now = clock.nanoseconds();
-      const auto started = started_ns_.find(name);
-      if (started != started_ns_.end() && now < started->second + kStartAgainNs) continue;
-      started_ns_[name] = now;
-    }
-    DCR_TRY(start_detached({program, command, "--run", config_.directory, "--name", name},
-                           log_path(name)));
+    const std::uint64_t now = clock.nanoseconds();
+    if (started.at_ns != 0 && now < started.at_ns + kStartAgainNs) continue;
+    started.at_ns = now;
+    DCR_ASSIGN(started.pid,
+               start_detached({program, command, "--run", config_.directory, "--name", name},
+                              log_path(name)));
   }
   return {};
 }

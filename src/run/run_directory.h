@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -22,16 +23,16 @@ namespace dcr {
 
 // The agent that feeds all receivers of the machine.
 inline constexpr const char* kDirectoryNode = "node-0";
-// The operator that commands have.
-inline constexpr const char* kDirectoryOperator = "operator";
 
-// Thread-safe.
+// Thread-safe. A process names a directory by one path only: locks of one process do not exclude
+// each other.
 class RunDirectory {
  public:
   // Opens it, and makes what is not there: the control plane, folders that only this user may look
-  // into, and the settings. Errors: kInvalidArgument, others may write to it, its path is relative
-  // or too long for sockets, or a setting is wrong; those of the control plane, which refuses a
-  // network file system by name; kIo.
+  // into, and the settings. Errors: kInvalidArgument, it is another user's or others may write to
+  // it, its path is relative, too long for sockets or has letters that their addresses have not, or
+  // a setting is wrong; those of the control plane, which refuses a network file system by name;
+  // kIo.
   static Result<std::unique_ptr<RunDirectory>> open(const std::string& path);
   explicit RunDirectory(RunConfig config);
   RunDirectory(const RunDirectory&) = delete;
@@ -55,18 +56,24 @@ class RunDirectory {
    private:
     RunDirectory& directory_;
     const std::string name_;
-    const std::unique_ptr<ProcessLock> lock_;
+    std::unique_ptr<ProcessLock> lock_;
   };
 
   // Makes an endpoint known, with a key of its own, and takes its lock. The directory must outlive
   // what it returns. Errors: kExists, an endpoint of this name takes part already; kMismatch, the
-  // name is that of another role; kInvalidArgument for the name; kIo.
+  // name is that of another role; kInvalidArgument for the name, or its socket's path; kIo.
   Result<std::unique_ptr<Presence>> enter(const std::string& name, const SenderRole& role);
 
   // Whether an endpoint of this name takes part, in whichever process. Errors: kIo.
   Result<bool> is_present(const std::string& name);
   // Whether anybody does but for coordinators, nodes and operators.
   Result<bool> has_members();
+  // Calls `bar` if nobody of this name takes part, while nobody can begin to. Errors: of `bar`;
+  // kIo.
+  Status if_gone(const std::string& name, const std::function<Status()>& bar);
+  // Whether `name` is the first of the run's own processes that are there: what one of them has to
+  // do is that one's.
+  Result<bool> is_first_process(const std::string& name);
 
   // Starts coordinators and the node's agent, as processes of `program` (the command dcr) that
   // outlive this one, where they are missing; a name at most once in a few seconds. Errors: kIo.
@@ -77,9 +84,14 @@ class RunDirectory {
 
   const RunConfig config_;
   const std::shared_ptr<DirectoryPeers> peers_;
+  struct Started {
+    std::uint64_t at_ns = 0;
+    std::optional<std::int64_t> pid;  // until it is known to have ended
+  };
+
   std::mutex mutex_;
-  std::set<std::string> entered_;                    // by this process; guarded by mutex_
-  std::map<std::string, std::uint64_t> started_ns_;  // when last; guarded by mutex_
+  std::set<std::string> entered_;           // by this process; guarded by mutex_
+  std::map<std::string, Started> started_;  // by this process, the last; guarded by mutex_
 };
 
 }  // namespace dcr

@@ -17,8 +17,8 @@ constexpr std::uint64_t kWaitForOwnersMs = 200;
 
 // A process of a run directory: its keeper, and what it has open.
 struct DirectoryProcess {
-  DirectoryProcess(RunDirectory& directory, const ProcessOptions& given)
-      : keeper(directory, *given.clock, given.cancel), options(given) {
+  DirectoryProcess(RunDirectory& directory, const std::string& name, const ProcessOptions& given)
+      : keeper(directory, name, *given.clock, given.cancel), options(given) {
     options.cancel = &keeper.ended();
     options.idle = [this] {
       if (context != nullptr) keeper.look(context->control(), options);
@@ -48,6 +48,8 @@ void RunKeeper::look(ControlPlane& control, const ProcessOptions& options) {
     options.log("run", "there has been no member for a time: this process ends");
     ended_.cancel();
   }
+  const Result<bool> first = directory_.is_first_process(name_);
+  if (!first.ok() || !*first) return;
   const Status barred = bar_the_gone(control, options);
   if (!barred.ok())
     options.log("run", "cannot look for members that are gone: " + barred.message());
@@ -62,8 +64,10 @@ Status RunKeeper::bar_the_gone(ControlPlane& control, const ProcessOptions& opti
     const std::string& name = member.endpoint.name;
     DCR_ASSIGN(const bool present, directory_.is_present(name));
     if (present) continue;
-    options.log("run", name + " is gone");
-    DCR_TRY(control.enrol({name, member.role, member.engine}).status());
+    DCR_TRY(directory_.if_gone(name, [&]() -> Status {
+      options.log("run", name + " is gone");
+      return control.enrol({name, member.role, member.engine}).status();
+    }));
   }
   return {};
 }
@@ -73,7 +77,7 @@ Status run_directory_coordinator(RunDirectory& directory, const ProcessOptions& 
   const auto presence = directory.enter(name, {Role::kCoordinator});
   if (presence.status().code() == Code::kExists) return {};
   if (!presence.ok()) return presence.status();
-  DirectoryProcess process(directory, options);
+  DirectoryProcess process(directory, name, options);
   DCR_TRY(process.open(directory));
   return run_coordinator(*process.context, name, false, {});
 }
@@ -83,7 +87,7 @@ Status run_directory_node(RunDirectory& directory, const ProcessOptions& options
   const auto presence = directory.enter(name, {Role::kNode});
   if (presence.status().code() == Code::kExists) return {};
   if (!presence.ok()) return presence.status();
-  DirectoryProcess process(directory, options);
+  DirectoryProcess process(directory, name, options);
   DCR_TRY(process.open(directory));
   ProcessContext& context = *process.context;
   SourceWatch watch(context, directory.sources_path());

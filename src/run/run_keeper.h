@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <utility>
 
 #include "dcr/cancel.h"
 #include "dcr/control.h"
@@ -15,8 +17,12 @@ namespace dcr {
 class RunKeeper {
  public:
   // Nothing is owned. `cancel`: asks this process to end.
-  RunKeeper(RunDirectory& directory, Clock& clock, const CancelToken* cancel)
-      : directory_(directory), clock_(clock), cancel_(cancel), member_ns_(clock.nanoseconds()) {}
+  RunKeeper(RunDirectory& directory, std::string name, Clock& clock, const CancelToken* cancel)
+      : directory_(directory),
+        name_(std::move(name)),
+        clock_(clock),
+        cancel_(cancel),
+        member_ns_(clock.nanoseconds()) {}
 
   // To be called now and then; looks a few times a second, and tells `log` what it finds.
   void look(ControlPlane& control, const ProcessOptions& options);
@@ -28,6 +34,7 @@ class RunKeeper {
   Status bar_the_gone(ControlPlane& control, const ProcessOptions& options);
 
   RunDirectory& directory_;
+  const std::string name_;  // of this process
   Clock& clock_;
   const CancelToken* const cancel_;
   CancelToken ended_;

@@ -85,8 +85,14 @@ Status DirectoryPeers::publish(const std::string& name, const SenderRole& role,
                                const PublicKey& key) {
   if (const std::optional<RunPeer> known = find(name)) {
     if (known->key == key && role_text(known->role) == role_text(role)) return {};
-    return {Code::kMismatch, name + " is the " + role_text(known->role) +
-                                 " of this run under another key: name this endpoint otherwise"};
+    return {Code::kMismatch, name + " is known in this run as " + role_text(known->role) +
+                                 (known->key == key ? "" : " and under another key") +
+                                 ": name this endpoint otherwise"};
+  }
+  if (name.ends_with(".partial")) {
+    return {Code::kInvalidArgument, name +
+                                        ": a name that ends so is what files are called while "
+                                        "they are written; take another"};
   }
   const std::string line = peer_line(name, role, key);
   return replace_file(posix_file_system(), join_path(directory_, name),

@@ -38,8 +38,10 @@ TEST(DirectoryPeers, WhoComesLaterIsFoundByNameAndByKey) {
   EXPECT_TRUE(ours.find("b")->role.is_operator);
   EXPECT_TRUE(ours.publish("a", {Role::kOwner}, a).ok());
   EXPECT_EQ(ours.publish("a", {Role::kOwner}, b).message(),
-            "a is the owner of this run under another key: name this endpoint otherwise");
-  EXPECT_EQ(ours.publish("a", {Role::kGate}, a).code(), Code::kMismatch);
+            "a is known in this run as owner and under another key: name this endpoint otherwise");
+  EXPECT_EQ(ours.publish("a", {Role::kGate}, a).message(),
+            "a is known in this run as owner: name this endpoint otherwise");
+  EXPECT_EQ(ours.publish("c.partial", {Role::kGate}, some_key()).code(), Code::kInvalidArgument);
 }
 
 TEST(DirectoryPeers, WhatIsNoPeersFileIsNobody) {

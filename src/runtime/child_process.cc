@@ -1,8 +1,8 @@
 #include "runtime/child_process.h"
 
 #include <fcntl.h>
-#include <linux/close_range.h>
 #include <signal.h>
+#include <spawn.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -38,50 +38,44 @@ Status failed(const std::string& what) {
   become(arguments, log, report);
 }
 
-[[noreturn]] void become_detached(char* const* arguments, int log, int report) {
-  // The grandchild is nobody's child, and leads no session, so that no terminal can become its own.
-  if (setsid() < 0) _exit(127);
-  const pid_t pid = fork();
-  if (pid != 0) _exit(pid < 0 ? 127 : 0);
-  const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
-  if (nothing >= 0) dup2(nothing, STDIN_FILENO);
-  // Others' libraries open files without that flag.
-  close_range(STDERR_FILENO + 1, ~0U, CLOSE_RANGE_CLOEXEC);
-  become(arguments, log, report);
+std::vector<char*> pointers_to(std::vector<std::string>* arguments) {
+  std::vector<char*> pointers;
+  pointers.reserve(arguments->size() + 1);
+  for (std::string& argument : *arguments) pointers.push_back(argument.data());
+  pointers.push_back(nullptr);
+  return pointers;
 }
 
-// Forks, and tells how that and the exec after it went.
-Result<pid_t> start_process(const std::vector<std::string>& arguments, const std::string& log,
-                            bool detached) {
-  std::vector<char*> pointers;
-  std::vector<std::string> copies = arguments;
-  pointers.reserve(copies.size() + 1);
-  for (std::string& argument : copies) pointers.push_back(argument.data());
-  pointers.push_back(nullptr);
-  const int file = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-  if (file < 0) return failed("cannot open " + log);
-  std::array<int, 2> report{};
-  if (pipe2(report.data(), O_CLOEXEC) != 0) {
-    const Status status = failed("cannot make a pipe");
-    close(file);
-    return status;
+// What a process is spawned with: no signal blocked, a session of its own, and of files only these.
+class SpawnPlan {
+ public:
+  explicit SpawnPlan(const std::string& log) {
+    posix_spawnattr_init(&attributes_);
+    posix_spawn_file_actions_init(&actions_);
+    sigset_t none;
+    sigemptyset(&none);
+    posix_spawnattr_setsigmask(&attributes_, &none);
+    posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSID);
+    posix_spawn_file_actions_addopen(&actions_, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_addopen(&actions_, STDOUT_FILENO, log.c_str(),
+                                     O_WRONLY | O_CREAT | O_APPEND, 0600);
+    posix_spawn_file_actions_adddup2(&actions_, STDOUT_FILENO, STDERR_FILENO);
+    posix_spawn_file_actions_addclosefrom_np(&actions_, STDERR_FILENO + 1);
   }
-  const pid_t parent = getpid();
-  const pid_t pid = fork();
-  if (pid == 0 && detached) become_detached(pointers.data(), file, report[1]);
-  if (pid == 0) become_child(pointers.data(), file, report[1], parent);
-  const Status forked = pid < 0 ? failed("cannot start " + arguments[0]) : Status();
-  close(file);
-  close(report[1]);
-  int error = 0;
-  const bool reported = pid > 0 && read(report[0], &error, sizeof error) > 0;
-  close(report[0]);
-  DCR_TRY(forked);
-  if (detached || reported) waitpid(pid, nullptr, 0);
-  if (!reported) return pid;
-  errno = error;
-  return failed("cannot run " + arguments[0]);
-}
+  ~SpawnPlan() {
+    posix_spawn_file_actions_destroy(&actions_);
+    posix_spawnattr_destroy(&attributes_);
+  }
+  SpawnPlan(const SpawnPlan&) = delete;
+  SpawnPlan& operator=(const SpawnPlan&) = delete;
+
+  const posix_spawnattr_t* attributes() const { return &attributes_; }
+  const posix_spawn_file_actions_t* actions() const { return &actions_; }
+
+ private:
+  posix_spawnattr_t attributes_{};
+  posix_spawn_file_actions_t actions_{};
+};
 
 }  // namespace
 
@@ -98,13 +92,51 @@ void kill_this_process() {
 
 void pause_this_process() { ::kill(getpid(), SIGSTOP); }
 
-Status start_detached(const std::vector<std::string>& arguments, const std::string& log) {
-  return start_process(arguments, log, true).status();
+// The memory of a large process is not copied, not even its tables, as a fork would.
+Result<std::int64_t> start_detached(const std::vector<std::string>& arguments,
+                                    const std::string& log) {
+  std::vector<std::string> copies = arguments;
+  const std::vector<char*> pointers = pointers_to(&copies);
+  const SpawnPlan plan(log);
+  pid_t pid = 0;
+  errno =
+      posix_spawn(&pid, pointers[0], plan.actions(), plan.attributes(), pointers.data(), environ);
+  if (errno != 0) return failed("cannot run " + arguments[0]);
+  return std::int64_t{pid};
+}
+
+bool collect_detached(std::int64_t pid) {
+  const pid_t found = waitpid(static_cast<pid_t>(pid), nullptr, WNOHANG);
+  return found != 0;  // it has ended, or somebody else has collected it
 }
 
 Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const std::vector<std::string>& arguments,
                                                           const std::string& log) {
-  DCR_ASSIGN(const pid_t pid, start_process(arguments, log, false));
+  std::vector<std::string> copies = arguments;
+  const std::vector<char*> pointers = pointers_to(&copies);
+  const int file = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  if (file < 0) return failed("cannot open " + log);
+  std::array<int, 2> report{};
+  if (pipe2(report.data(), O_CLOEXEC) != 0) {
+    const Status status = failed("cannot make a pipe");
+    close(file);
+    return status;
+  }
+  const pid_t parent = getpid();
+  const pid_t pid = fork();
+  if (pid == 0) become_child(pointers.data(), file, report[1], parent);
+  const Status forked = pid < 0 ? failed("cannot start " + arguments[0]) : Status();
+  close(file);
+  close(report[1]);
+  int error = 0;
+  const bool reported = pid > 0 && read(report[0], &error, sizeof error) > 0;
+  close(report[0]);
+  DCR_TRY(forked);
+  if (reported) {
+    waitpid(pid, nullptr, 0);
+    errno = error;
+    return failed("cannot run " + arguments[0]);
+  }
   return std::make_unique<ChildProcess>(pid);
 }
 

@@ -19,9 +19,13 @@ Result<std::string> this_program();
 void pause_this_process();
 
 // Runs `arguments` as a process that outlives this one, in a session of its own, with no open file
-// of this one but standard error, which is appended to the file `log` as its standard output is.
-// Error: kIo naming what failed.
-Status start_detached(const std::vector<std::string>& arguments, const std::string& log);
+// of this one; what it writes is appended to the file `log`. Returns its number. Error: kIo naming
+// what failed.
+Result<std::int64_t> start_detached(const std::vector<std::string>& arguments,
+                                    const std::string& log);
+// Whether such a process has ended, as far as this one, whose child it is, can know: to be asked
+// now and then, for the system keeps the number of a child that has ended until then.
+bool collect_detached(std::int64_t pid);
 
 // A child process. It gets no open file of this one but standard error, which goes on into `log`.
 // It is killed when the thread that started it ends, however that comes. Not thread-safe.

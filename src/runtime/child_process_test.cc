@@ -1,5 +1,6 @@
 #include "runtime/child_process.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -36,6 +37,32 @@ TEST(ChildProcess, RunsAProgramWhoseOutputGoesToTheLog) {
     EXPECT_EQ((*child)->code(), 3);
   }
   EXPECT_EQ(text_of(log), "out\nerror\nout\nerror\n");
+}
+
+TEST(DetachedProcess, HasASessionAndNoFileOfThisOne) {
+  const TempDirectory directory;
+  const std::string log = directory.path() + "/log";
+  const int inherited = ::open(directory.path().c_str(), O_RDONLY);  // without O_CLOEXEC
+  ASSERT_GE(inherited, 0);
+  const auto pid = start_detached(
+      {"/bin/sh", "-c", "ls /proc/self/fd | tr '\\n' ' '; ps -o sid= -p $$; echo >&2 error"}, log);
+  ::close(inherited);
+  ASSERT_TRUE(pid.ok()) << pid.status().message();
+  for (int i = 0; i < 60'000 && !collect_detached(*pid); ++i) ::usleep(1000);
+  EXPECT_TRUE(collect_detached(*pid));  // nothing is left of it
+  std::string text = text_of(log);
+  // 3 is what ls reads the folder by.
+  EXPECT_TRUE(text.starts_with("0 1 2 3 ")) << text;
+  text.erase(0, 8);
+  text.erase(0, text.find_first_not_of(' '));
+  EXPECT_EQ(text, std::to_string(*pid) + "\nerror\n");
+}
+
+TEST(DetachedProcess, SaysThatAProgramCannotBeRun) {
+  const TempDirectory directory;
+  const auto pid = start_detached({directory.path() + "/none"}, directory.path() + "/log");
+  EXPECT_EQ(pid.status().message(),
+            "cannot run " + directory.path() + "/none: No such file or directory");
 }
 
 TEST(ChildProcess, SaysThatAProgramCannotBeRun) {

@@ -291,6 +291,8 @@ std::string without_trailing_slashes(const std::string& path) {
 
 }  // namespace
 
+std::uint32_t this_user() { return ::geteuid(); }
+
 FileSystem& posix_file_system() {
   static PosixFileSystem files;
   return files;

@@ -82,6 +82,9 @@ class FileSystem {
   virtual Status sync_directory(const std::string& directory) = 0;
 };
 
+// The user whose files this process makes (a system's number).
+std::uint32_t this_user();
+
 // The operating system's files. Lives as long as the process.
 FileSystem& posix_file_system();
 

@@ -3,14 +3,16 @@
 import json
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from dcr import _core
-from dcr.errors import Error, InvalidArgument, _classes
-from dcr.run import Run
+from dcr.errors import Error, InvalidArgument, Mismatch
+from dcr.run import Run, logger
 from dcr.torch.conversion import Export
 from dcr.torch.owner import Exchange, declare, ranks_of, watch_steps
 from dcr.torch.source import CanonicalDtype, SourceModel
@@ -18,6 +20,8 @@ from dcr.torch.source import CanonicalDtype, SourceModel
 __all__ = ["Owner", "RefitHandle", "RefitResult"]
 
 _WAIT_SECONDS = 0.1
+_SLOW_SECONDS = 30.0
+_WITHDRAW_SECONDS = 10.0
 _MODES = ["mixed", "overwrite", "dense"]
 
 
@@ -79,16 +83,19 @@ class RefitHandle:
 
     def done(self) -> bool:
         """Whether `result` would return at once on this rank, but for other ranks."""
-        return self._outcome is not None or self._owner._poll(0.0)
+        return self._outcome is not None or self._owner._poll(0.0) is not None
 
     def result(self) -> RefitResult:
         """Waits for the outcome; every rank calls it.
 
-        Ctrl-C and other exceptions of the waiting thread end the refit, unless it is committed
-        already, and are raised.
+        Ctrl-C and other exceptions of the waiting thread end the refit, unless all of it has been
+        sent already, and are raised; other ranks raise an error that names this one.
         """
         if self._outcome is None:
-            self._outcome = self._owner._finish(self)
+            try:
+                self._outcome = self._owner._finish()
+            except BaseException as error:
+                self._outcome = error
         if isinstance(self._outcome, BaseException):
             raise self._outcome
         return self._outcome
@@ -150,14 +157,18 @@ class Owner:
         self.open_refit: RefitHandle | None = None
         self._refits = 0
         self._left_open = False  # an interrupted refit, whose outcome nobody has taken
-        self._found: tuple[Any, ...] | Error | None = None
         self._began = 0.0
+        self._told = False  # that a refit takes long
+        self._begun = False  # this rank's part of a refit, before all ranks' has
+        self._said = 0  # words that ranks have exchanged
         self._steps = watch_steps(self)
+        self._joined: _core.RunOwner | None = None
         if replicas:
             self.check_replicas()
         self._run = Run(run)
-        self._joined = _core.RunOwner(self._run.core, self._core)
         self._run.join(self)
+        with self._together("cannot take part in the run"):
+            self._joined = _core.RunOwner(self._run.core, self._core)
 
     def __reduce__(self) -> Any:
         raise TypeError("Owner cannot be pickled or copied: it belongs to the process that made it")
@@ -179,9 +190,12 @@ class Owner:
         """
         if self.open_refit is not None:
             raise InvalidArgument(f"{self.open_refit} replicas are compared")
-        self._core.set_storages(self.source.storages())
-        digests = self._core.replica_digests()
-        self._core.clear_storages()
+        digests = b""
+        with self._together("cannot read its weights"):
+            self._core.set_storages(self.source.storages())
+            of = self._joined if self._joined is not None else self._core
+            digests = of.replica_digests()
+            self._core.clear_storages()
         self._core.check_replicas(list(self._exchange(digests)))
 
     def refit(
@@ -197,64 +211,125 @@ class Owner:
         """
         if self.open_refit is not None:
             raise InvalidArgument(f"{self.open_refit} another one begins")
+        joined = self._taking_part()
         self._take_left_open()
         self._refits += 1
         if self._replicas_every and self._refits % self._replicas_every == 0:
             self.check_replicas()
-        self._core.set_storages(self.source.storages())
         self._began = time.monotonic()
-        self._joined.begin_refit(str(label), asynchronous=asynchronous)
+        self._told = self._begun = False
+        with self._together("cannot begin the refit"):
+            self._core.set_storages(self.source.storages())
+            joined.begin_refit(str(label), asynchronous=asynchronous)
+            self._begun = True
+        self._begun = False
         handle = self.open_refit = RefitHandle(self, str(label))
         return handle.result() if wait else handle
 
     def close(self) -> None:
         """Leaves the run, and ends the watch over optimizers."""
         self._steps()
-        self._joined.close()
         self.open_refit = None
+        if self._joined is not None:
+            self._joined.close()
 
-    def _poll(self, seconds: float) -> bool:
-        """Whether the open refit is over."""
-        if self._found is None:
-            try:
-                self._found = self._joined.wait(seconds)
-            except Error as error:
-                self._found = error
-        return self._found is not None
+    def _taking_part(self) -> _core.RunOwner:
+        if self._joined is None:
+            raise InvalidArgument("this owner takes no part in a run")
+        return self._joined
 
-    def _finish(self, handle: RefitHandle) -> RefitResult | BaseException:
+    @contextmanager
+    def _together(self, what: str) -> Iterator[None]:
+        """A step that all ranks take, or none: what one raises, the others hear of and raise too."""
         try:
-            while not self._poll(_WAIT_SECONDS):
-                pass
-        except BaseException as error:
+            yield
+        except Exception as error:
+            self._hear(json.dumps({"failed": str(error)}))
+            self._undo()
+            raise
+        for rank, said in enumerate(self._hear("{}")):
+            failed = json.loads(said).get("failed")
+            if failed is not None:
+                self._undo()
+                raise Mismatch(f"rank {rank} {what}: {failed}")
+
+    def _undo(self) -> None:
+        """After a step that some rank could not take: a refit that began here is withdrawn."""
+        if self._begun and self._joined is not None:
+            self._left_open = True
+            self._joined.interrupt()
+
+    def _hear(self, words: str) -> list[str]:
+        """What all ranks say at this point, which has to be the same of all."""
+        self._said += 1
+        of_all = [one.decode() for one in self._exchange(f"{self._said} {words}".encode())]
+        for rank, one in enumerate(of_all):
+            number, _, _ = one.partition(" ")
+            if number != str(self._said):
+                raise Mismatch(
+                    f"rank {rank} is at another call than this one: was one of them interrupted, "
+                    "or not called on every rank?"
+                )
+        return [one.partition(" ")[2] for one in of_all]
+
+    def _poll(self, seconds: float) -> tuple[Any, ...] | Error | None:
+        """The outcome of the refit, once there is one; it stays until the next one begins."""
+        try:
+            return self._taking_part().wait(seconds)
+        except InvalidArgument:
+            raise
+        except Error as error:
+            return error
+
+    def _finish(self) -> RefitResult:
+        try:
+            found = self._wait()
+        except BaseException:
             # Ctrl-C, or what a signal's handler raised.
             self._left_open = True
             self.open_refit = None
-            self._joined.interrupt()
-            return error
-        found, self._found = self._found, None
+            self._taking_part().interrupt()
+            raise
         self._core.clear_storages()
         self.open_refit = None
-        assert found is not None
+        if isinstance(found, Error):
+            raise found  # all ranks' owners have it
         return self._agree(found)
+
+    def _wait(self) -> tuple[Any, ...] | Error:
+        found = None
+        while found is None:
+            waited = time.monotonic() - self._began
+            if waited > _SLOW_SECONDS and not self._told:
+                self._told = True
+                logger.warning(
+                    "the refit is still open after %d s; "
+                    "dcr status --run %s says what it waits for",
+                    waited,
+                    self._run.directory,
+                )
+            found = self._poll(_WAIT_SECONDS)
+        return found
 
     def _take_left_open(self) -> None:
         """Waits for the outcome of an interrupted refit, which nobody has asked for."""
         if not self._left_open:
             return
-        while not self._poll(_WAIT_SECONDS):
-            pass
-        self._found = None
+        began = time.monotonic()
+        found = None
+        while found is None:
+            if time.monotonic() - began > _WITHDRAW_SECONDS:
+                self._taking_part().interrupt()
+                began = time.monotonic()
+            found = self._poll(_WAIT_SECONDS)
         self._left_open = False
         self._core.clear_storages()
+        if not isinstance(found, Error):
+            self._agree(found)  # the other ranks have asked for it
 
-    def _agree(self, found: tuple[Any, ...] | Error) -> RefitResult | Error:
-        """One outcome of all ranks'."""
-        said = json.dumps(self._words_of(found)).encode()
-        all_said = [json.loads(one) for one in self._exchange(said)]
-        for one in all_said:
-            if "error" in one:
-                return _classes()[one["error"]](one["message"], one["tensor"])
+    def _agree(self, found: tuple[Any, ...]) -> RefitResult:
+        """The numbers of all ranks."""
+        all_said = [json.loads(one) for one in self._hear(json.dumps(self._words_of(found)))]
         stages: dict[str, float] = {}
         for one in all_said:
             for stage, seconds in one["stages"].items():
@@ -276,9 +351,7 @@ class Owner:
             gate_closed_early=first["gate_closed_early"],
         )
 
-    def _words_of(self, found: tuple[Any, ...] | Error) -> dict[str, Any]:
-        if isinstance(found, Error):
-            return {"error": found.code, "message": str(found), "tensor": found.tensor}
+    def _words_of(self, found: tuple[Any, ...]) -> dict[str, Any]:
         version, label, attempts, without_baseline, closed_early, sent = found
         return {
             "version": version,
