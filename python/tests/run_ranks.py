@@ -1,4 +1,4 @@
-"""What trainer ranks do in the tests of runs: started by torchrun, spawned, or called by a driver."""
+"""What trainer ranks do in the tests of runs: under torchrun, spawned, or called by a driver."""
 
 import json
 import os

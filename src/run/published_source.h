@@ -43,8 +43,8 @@ Status publish_source(const std::string& directory, const PublishedSource& sourc
 Result<std::optional<PublishedSource>> fetch_source(const std::string& directory,
                                                     const Digest& digest);
 
-// What the owners of a run have joined with: of the trainers whose ranks are all there, the one that
-// joined last.
+// What the owners of a run have joined with: of the trainers whose ranks are all there, the one
+// that joined last.
 struct JoinedOwners {
   Digest source{};
   std::vector<std::string> names;  // by rank

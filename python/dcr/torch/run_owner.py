@@ -240,7 +240,7 @@ class Owner:
 
     @contextmanager
     def _together(self, what: str) -> Iterator[None]:
-        """A step that all ranks take, or none: what one raises, the others hear of and raise too."""
+        """A step of all ranks or of none: what one raises, the others hear of and raise too."""
         try:
             yield
         except Exception as error:

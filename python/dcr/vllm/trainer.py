@@ -1,4 +1,4 @@
-"""A trainer rank as vLLM's trainer API has it: `WeightTransferTrainerFactory` with the backend `dcr`.
+"""Trainer ranks by vLLM's trainer API: `WeightTransferTrainerFactory` with the backend `dcr`.
 
     from vllm.distributed.weight_transfer import ModuleSource, WeightTransferTrainerFactory
     from dcr.vllm.trainer import DcrTrainerInitInfo
