@@ -158,25 +158,33 @@ class Run:
         model: Any,
         load_weights: Callable[[Any], object] | None = None,
         never_loaded: Iterable[str] = (),
+        base: str | os.PathLike[str] | None = None,
         before_prewarm: Callable[[], None] | None = None,
         after_apply: Callable[[], None] | None = None,
     ) -> "Receiver":
         """Joins as the receiver of one of an engine's ranks, whose parameters `model` has.
 
-        `load_weights` and `never_loaded` are `dcr.torch.ModelReceiver`'s. `before_prewarm` is
+        `load_weights` and `never_loaded` are `dcr.torch.ModelReceiver`'s. `base`: the checkpoint's
+        directory that the module was loaded from; before it takes part for the first time, its
+        parameters are compared with what its loader makes of that. `before_prewarm` is
         called before the loader is traced, and may raise what makes this module no receiver.
         `after_apply` is called when the changes of an attempt are all applied.
         """
         never = tuple(never_loaded)
+        loaded = [base] if base is not None else []
 
         def make(
             tensors: Sequence[Tensor], boxes: Sequence[Sequence[Box]]
         ) -> _core.EmbeddedReceiver:
+            from dcr.torch.checkpoint import CheckpointTensors
             from dcr.torch.receiver import traced_receiver
 
             if before_prewarm is not None:
                 before_prewarm()
-            return traced_receiver(model, tensors, load_weights, boxes, never)
+            audited = CheckpointTensors(os.fspath(loaded[0])) if loaded else None
+            traced = traced_receiver(model, tensors, load_weights, boxes, never, audited)
+            loaded.clear()  # from now on it holds what refits bring
+            return traced
 
         return Receiver(self, name, engine, make, after_apply)
 

@@ -1,5 +1,6 @@
 """A receiver of a module."""
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
@@ -7,8 +8,11 @@ import torch
 
 from dcr import _core
 from dcr.errors import InvalidArgument
+from dcr.torch.checkpoint import CheckpointTensors
 from dcr.torch.loader import LoadWeights, TorchLoader, named_tensors
 from dcr.torch.storages import dtype_name
+
+logger = logging.getLogger("dcr")
 
 TensorLike = torch.Tensor | tuple[torch.dtype, Sequence[int]]
 Box = tuple[int, int, Sequence[int], Sequence[int]]  # tensor, offset, sizes, strides
@@ -46,8 +50,12 @@ def traced_receiver(
     load_weights: LoadWeights | None,
     owners: Sequence[Sequence[Box]],
     never_loaded: Iterable[str],
+    base: CheckpointTensors | None = None,
 ) -> _core.EmbeddedReceiver:
-    """The core's receiver of a module for what owners have published, prewarmed."""
+    """The core's receiver of a module for what owners have published, prewarmed.
+
+    `base`: the checkpoint that the module holds as it was loaded, which it is audited against.
+    """
     loader = TorchLoader(module, load_weights)
     core = _core.EmbeddedReceiver(
         [(name, dtype, list(shape)) for name, dtype, shape in tensors],
@@ -58,6 +66,12 @@ def traced_receiver(
         threads=1 if loader.torch_operations else 0,
     )
     core.prewarm()
+    if base is not None:
+        differs = base.differs(tensors)
+        if differs:
+            logger.warning("no audit against what the module was loaded from: %s", differs)
+        else:
+            core.audit(base)
     return core
 
 

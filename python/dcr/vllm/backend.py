@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -56,6 +57,7 @@ class DcrWeightTransferEngine(_Base):  # type: ignore[misc]
             model=model,
             load_weights=self._load_weights,
             never_loaded=patterns,
+            base=self._loaded_from(),
             before_prewarm=lambda: cpu_live.check_live(model),
             after_apply=(lambda: cpu_live.repack(model)) if self._settings.live_weights else None,
         )
@@ -70,6 +72,13 @@ class DcrWeightTransferEngine(_Base):  # type: ignore[misc]
         if self._receiver is not None:
             self._receiver.close()
             self._receiver = None
+
+    def _loaded_from(self) -> str | None:
+        """The directory that has what the model was loaded with."""
+        given = str(self.vllm_config.model_config.model)
+        if self.vllm_config.load_config.load_format not in ("auto", "hf", "safetensors"):
+            return None
+        return given if any(Path(given).glob("*.safetensors")) else None
 
     def _load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> object:
         configured: Any = import_module("vllm.config").set_current_vllm_config
