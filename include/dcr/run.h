@@ -101,8 +101,8 @@ class RunOwner {
   // Ends the refit that is open, unless everything of it has been sent, on all owners: every
   // attempt at it fails, or it is withdrawn where none has begun. From now on this owner reads no
   // weights for it. wait() has the outcome soon; called again it withdraws the refit in any case.
-  // Does not wait.
-  void interrupt();
+  // Does not wait. False: none is open.
+  bool interrupt();
   // EmbeddedOwner::replica_digests, between what the run asks of the owner.
   Result<std::vector<std::uint8_t>> replica_digests(const OwnerCall& call = {});
 
@@ -133,14 +133,15 @@ class RunReceiver {
 
   // Takes part with a receiver that was made for these tensors and boxes, and prewarmed: restores
   // what is committed, joins, applies. Returns when other owners with other tensors have come (OK),
-  // and after stop() (kCancelled). It has left the run then: its engine's gate closes within
-  // gate_closes_within_ms(), and only after that may a loader be traced anew. `applied` is called
-  // on a thread of the receiver's whenever an attempt's or a restore's payloads are all applied,
-  // before it says so; an error fails the attempt; may be empty. Errors: kUnsupported naming a
-  // tensor that was refused, and why; kInvalidArgument before find_owners() was true.
+  // and after stop() (kCancelled); it has left the run then. To trace anew is only safe while the
+  // engine cannot be serving, as !has_applied() shows. `applied` is called on a thread of the
+  // receiver's whenever an attempt's or a restore's payloads are all applied, before it says so; an
+  // error fails the attempt; may be empty. Errors: kUnsupported naming a tensor that was refused,
+  // and why; kInvalidArgument before find_owners() was true.
   Status serve(EmbeddedReceiver& receiver, const std::function<Status()>& applied = {});
   void stop();
-  std::uint64_t gate_closes_within_ms() const;
+  // Whether it has ever held what was committed.
+  bool has_applied() const;
 
   // What it waits for or does, in words; "serves nothing" outside serve().
   std::string status();

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dcr import _core
-from dcr.errors import Cancelled, Error, InvalidArgument, NotFound
+from dcr.errors import Cancelled, Conflict, Error, InvalidArgument, NotFound
 
 __all__ = ["Gate", "GateAgent", "Receiver", "Run", "run_directory"]
 
@@ -203,13 +203,16 @@ class Run:
 class Gate:
     """An engine's request gate: has its agent close and open as the run goes on.
 
-    Starts closed, which is the first thing that the agent is told. A thread calls the agent.
+    Starts closed, which the agent is told before anything else, by the thread that makes the gate.
+    From then on a thread of the gate's own calls the agent.
     After `close` the engine goes on with what it has, and the run knows nothing of it.
     """
 
     def __init__(self, run: Run, engine: str, receivers: Sequence[str], agent: GateAgent) -> None:
         self.engine = engine
+        self._failure = ""  # of the agent's last call
         self._agent = agent
+        agent.close(False)  # receivers are told that it is closed as soon as there is a gate
         self._core = _core.RunGate(run.core, engine, list(receivers))
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._serve, name=f"dcr-gate-{engine}", daemon=True)
@@ -218,7 +221,6 @@ class Gate:
 
     def _serve(self) -> None:
         try:
-            self._agent.close(False)
             while not self._closing.is_set():
                 work = self._core.next(_WAIT_SECONDS)
                 if work is not None:
@@ -236,13 +238,18 @@ class Gate:
             else:
                 self._agent.close(fail_requests)
         except Exception as error:
-            logger.error(
-                "%s: the gate stays closed: %s",
-                self.engine,
-                error,
-                exc_info=not isinstance(error, Error),
-            )
-            return str(error) or type(error).__name__
+            what = str(error) or type(error).__name__
+            if what != self._failure:
+                logger.error(
+                    "%s: the gate %s: %s",
+                    self.engine,
+                    "stays closed" if opens else "cannot be closed",
+                    what,
+                    exc_info=not isinstance(error, Error),
+                )
+            self._failure = what
+            return what
+        self._failure = ""
         return None
 
     def status(self) -> tuple[bool, str]:
@@ -263,10 +270,10 @@ class Gate:
 class Receiver:
     """A serving rank's receiver: traces when owners are there, then takes part until it is closed.
 
-    `make(tensors, boxes)` makes a receiver that has traced, whenever owners have published tensors
-    (name, dtype, shape) that were not traced yet; it is called on the receiver's own thread, while
-    the engine's gate is closed. What it raises ends the receiver, and is what `status` says.
-    `after_apply` is called on another thread of the receiver's.
+    `make(tensors, boxes)` makes a receiver that has traced, for tensors (name, dtype, shape) that
+    owners have published; it is called on the receiver's own thread, while the engine's gate has
+    never been open. When owners with other tensors come later, the receiver ends. What is raised
+    ends it, too, and is what `status` says. `after_apply` is called on another thread of its own.
     """
 
     def __init__(
@@ -311,9 +318,12 @@ class Receiver:
             self._state = ""
             if not self._core.serve(receiver, self._after_apply):
                 return
-            # It has left, so its engine's gate closes: until then requests may run.
-            self._state = "other owners have come: waits until its engine's gate has closed"
-            self._closing.wait(self._core.gate_closes_within)
+            if self._core.has_applied:
+                # Tracing tries things out on parameters, which requests may be using.
+                raise Conflict(
+                    "owners with other tensors, or another number of owners, have come: restart "
+                    "this engine, which traces its loader for them then"
+                )
 
     def status(self) -> str:
         """What it does or waits for, or why it takes no part."""

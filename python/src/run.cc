@@ -187,10 +187,10 @@ class PythonRunOwner : public Handle<RunOwner> {
     return nb::bytes(reinterpret_cast<const char*>(digests.data()), digests.size());
   }
 
-  void interrupt() {
+  bool interrupt() {
     const std::shared_ptr<RunOwner> owner = core();
     const nb::gil_scoped_release release;
-    owner->interrupt();
+    return owner->interrupt();
   }
 
  private:
@@ -331,7 +331,8 @@ void bind_members(nb::module_& module) {
             "rank sent), or None if it is not over yet; waits for a tenth of a second at most.");
   owner.def("replica_digests", &PythonRunOwner::replica_digests,
             "EmbeddedOwner's, between what the run asks of it.");
-  owner.def("interrupt", &PythonRunOwner::interrupt, "Ends the refit that is open.");
+  owner.def("interrupt", &PythonRunOwner::interrupt,
+            "Ends the refit that is open. False: none is.");
   owner.def("close", &PythonRunOwner::close, "Leaves the run.");
   forbid_pickling(owner);
 
@@ -349,11 +350,8 @@ void bind_members(nb::module_& module) {
   receiver.def(
       "stop", [](const PythonRunReceiver& self) { self.core()->stop(); }, "Has serve() return.");
   receiver.def_prop_ro(
-      "gate_closes_within",
-      [](const PythonRunReceiver& self) {
-        return 1e-3 * static_cast<double>(self.core()->gate_closes_within_ms());
-      },
-      "Seconds after serve() within which the engine's gate has closed.");
+      "has_applied", [](const PythonRunReceiver& self) { return self.core()->has_applied(); },
+      "Whether it has ever held what was committed: then its engine may be serving.");
   receiver.def("status", &PythonRunReceiver::status, "What it does or waits for.");
   receiver.def("close", &PythonRunReceiver::close, "Leaves the run. Not while it serves.");
   forbid_pickling(receiver);

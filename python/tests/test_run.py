@@ -3,7 +3,6 @@
 import copy
 import os
 import pickle
-import re
 import signal
 import threading
 import time
@@ -283,22 +282,32 @@ def test_a_trainer_comes_back(directory: Path) -> None:
     assert digest(engine.model) == digest(again)
 
 
-def test_another_model_is_traced_anew(directory: Path) -> None:
-    """Owners with other tensors: the receiver takes them up, and says what it can't load."""
-    dcr.run.Run(directory).close()
-    settings = directory / "settings.toml"
-    settings.write_text(re.sub("membership_ms = .*", "membership_ms = 500", settings.read_text()))
-    engine = Engine(dcr.run.Run(directory), "engine", Net(1))
-    owner = dcr.torch.Owner(Net(2), run=directory)
-    owner.refit("before")
-    owner.close()
+def test_owners_of_another_model(directory: Path) -> None:
+    """A receiver that may be serving does not trace anew; one that never has does, and says what
+    it can't load."""
+
+    def wait_for(engine: Engine, text: str) -> None:
+        deadline = time.monotonic() + 60
+        while text not in engine.receiver.status():
+            assert time.monotonic() < deadline, engine.receiver.status()
+            time.sleep(0.05)
+
+    run = dcr.run.Run(directory)
     half = Net(3)
     half.first.bias = None
+    waiting = Engine(run, "waiting", half)
     owner = dcr.torch.Owner(half, run=directory)
-    deadline = time.monotonic() + 60
-    while "first.bias" not in engine.receiver.status():
-        assert time.monotonic() < deadline, engine.receiver.status()
-        time.sleep(0.05)
+    wait_for(waiting, "waits for a dense attempt")
+    owner.close()
+    owner = dcr.torch.Owner(Net(2), run=directory)
+    wait_for(waiting, "failed: ")  # for it has no bias to load
+    waiting.close()
+    serving = Engine(run, "serving", Net(1))
+    owner.refit("before")
+    owner.close()
+    owner = dcr.torch.Owner(half, run=directory)
+    wait_for(serving, "failed: owners with other tensors")
+    owner.close()
 
 
 def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

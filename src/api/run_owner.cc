@@ -342,15 +342,16 @@ std::optional<Result<RefitOutcome>> RunOwner::wait(std::uint64_t wait_ms) {
   return state_->outcome;
 }
 
-void RunOwner::interrupt() {
+bool RunOwner::interrupt() {
   const std::lock_guard<std::mutex> lock(state_->mutex);
-  if (!state_->called) return;
+  if (!state_->called) return false;
   const bool again = std::exchange(state_->interrupted, true);
   state_->cancel->cancel();
   // An attempt fails by itself; what none has begun for is taken back.
   if (again || !state_->attempted) {
     state_->worker->submit([state = state_.get()] { state->withdraw(); });
   }
+  return true;
 }
 
 Result<std::vector<std::uint8_t>> RunOwner::replica_digests(const OwnerCall& call) {

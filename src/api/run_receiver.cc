@@ -67,6 +67,7 @@ struct RunReceiver::State {
   SourceWatch watch;
   std::optional<JoinedSource> joined;
   std::vector<std::vector<CanonicalBox>> boxes;
+  std::atomic<bool> has_applied{false};
   std::mutex mutex;
   ReceiverHost* host = nullptr;  // while it serves; guarded by mutex
 };
@@ -77,11 +78,10 @@ Status RunReceiver::State::serve(EmbeddedReceiver& receiver,
   EmbeddedReceiver::State& inner = receiver.state();
   const auto hook = [this, &applied]() -> Status {
     if (member->stopping()) return {Code::kCancelled, "the receiver was stopped"};
-    return applied();
+    has_applied = true;
+    return applied ? applied() : Status();
   };
-  ReceiverWork work(
-      context,
-      {*inner.receiver, *inner.memory, {}, 0, applied ? std::function<Status()>(hook) : nullptr});
+  ReceiverWork work(context, {*inner.receiver, *inner.memory, {}, 0, hook});
   ReceiverHostOptions options;
   options.name = member->name();
   options.engine = engine;
@@ -145,10 +145,7 @@ Status RunReceiver::serve(EmbeddedReceiver& receiver, const std::function<Status
 
 void RunReceiver::stop() { state_->member->stop(); }
 
-std::uint64_t RunReceiver::gate_closes_within_ms() const {
-  const Waits& waits = state_->member->context().config().waits;
-  return waits.membership_ms + 2 * waits.look_ms;
-}
+bool RunReceiver::has_applied() const { return state_->has_applied; }
 
 std::string RunReceiver::status() {
   constexpr std::uint64_t kAnswerMs = 500;

@@ -156,6 +156,7 @@ class Owner:
         )
         self.open_refit: RefitHandle | None = None
         self._refits = 0
+        self._closed = False
         self._left_open = False  # an interrupted refit, whose outcome nobody has taken
         self._began = 0.0
         self._told = False  # that a refit takes long
@@ -190,6 +191,7 @@ class Owner:
         """
         if self.open_refit is not None:
             raise InvalidArgument(f"{self.open_refit} replicas are compared")
+        self._take_left_open()
         digests = b""
         with self._together("cannot read its weights"):
             self._core.set_storages(self.source.storages())
@@ -220,8 +222,8 @@ class Owner:
         self._told = self._begun = False
         with self._together("cannot begin the refit"):
             self._core.set_storages(self.source.storages())
-            joined.begin_refit(str(label), asynchronous=asynchronous)
             self._begun = True
+            joined.begin_refit(str(label), asynchronous=asynchronous)
         self._begun = False
         handle = self.open_refit = RefitHandle(self, str(label))
         return handle.result() if wait else handle
@@ -229,6 +231,7 @@ class Owner:
     def close(self) -> None:
         """Leaves the run, and ends the watch over optimizers."""
         self._steps()
+        self._closed = True
         self.open_refit = None
         if self._joined is not None:
             self._joined.close()
@@ -242,22 +245,23 @@ class Owner:
     def _together(self, what: str) -> Iterator[None]:
         """A step of all ranks or of none: what one raises, the others hear of and raise too."""
         try:
-            yield
-        except Exception as error:
-            self._hear(json.dumps({"failed": str(error)}))
+            try:
+                yield
+            except Exception as error:
+                self._hear(json.dumps({"failed": str(error)}))
+                raise
+            for rank, said in enumerate(self._hear("{}")):
+                failed = json.loads(said).get("failed")
+                if failed is not None:
+                    raise Mismatch(f"rank {rank} {what}: {failed}")
+        except BaseException:  # Ctrl-C, too, while other ranks are waited for
             self._undo()
             raise
-        for rank, said in enumerate(self._hear("{}")):
-            failed = json.loads(said).get("failed")
-            if failed is not None:
-                self._undo()
-                raise Mismatch(f"rank {rank} {what}: {failed}")
 
     def _undo(self) -> None:
         """After a step that some rank could not take: a refit that began here is withdrawn."""
         if self._begun and self._joined is not None:
-            self._left_open = True
-            self._joined.interrupt()
+            self._left_open = self._joined.interrupt()
 
     def _hear(self, words: str) -> list[str]:
         """What all ranks say at this point, which has to be the same of all."""
@@ -274,11 +278,12 @@ class Owner:
 
     def _poll(self, seconds: float) -> tuple[Any, ...] | Error | None:
         """The outcome of the refit, once there is one; it stays until the next one begins."""
+        joined = self._taking_part()
         try:
-            return self._taking_part().wait(seconds)
-        except InvalidArgument:
-            raise
+            return joined.wait(seconds)
         except Error as error:
+            if self._closed:
+                raise
             return error
 
     def _finish(self) -> RefitResult:
@@ -288,7 +293,8 @@ class Owner:
             # Ctrl-C, or what a signal's handler raised.
             self._left_open = True
             self.open_refit = None
-            self._taking_part().interrupt()
+            if not self._closed:
+                self._taking_part().interrupt()
             raise
         self._core.clear_storages()
         self.open_refit = None

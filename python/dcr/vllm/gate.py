@@ -89,6 +89,7 @@ class EngineGate:
         """Shows the label, forgets what was computed with other weights, and lets requests run."""
         try:
             self._run(lambda: self._open(str(label)))
+            _log.info("Engine %s is open at %r", self.settings.engine, label)
         except Exception as error:
             _log.warning("Engine %s stays closed: %s", self.settings.engine, error)
             raise
@@ -221,10 +222,13 @@ class EngineGate:
         self._set_weight_version(label)
         self._reset_caches()
         self.label = label
-        self._closed = False
-        self._own = self._states.UNPAUSED
-        self._apply_pause()
-        _log.info("Engine %s is open at %r", self.settings.engine, label)
+        try:
+            self._closed = False
+            self._own = self._states.UNPAUSED
+            self._apply_pause()
+        except BaseException:  # Ctrl-C on a user's own thread: the run will not take it for open
+            self._closed_now()
+            raise
 
     def _reset_caches(self) -> None:
         core = self.core

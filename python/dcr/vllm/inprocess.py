@@ -40,7 +40,10 @@ class InprocessGate(EngineGate):
         until = None if timeout is None else time.monotonic() + timeout
         while True:
             while self._queue:
-                self._queue.popleft()()
+                # Ctrl-C between any two of these leaves the job where it is, or done.
+                if not self._queue[0].future.done():
+                    self._queue[0]()
+                self._queue.popleft()
             if self._ended:
                 raise Cancelled(f"engine {self.settings.engine} has ended")
             if not self._closed and label in (None, self.label):

@@ -19,8 +19,12 @@ missing: list[str] = []
 
 def register() -> None:
     """Registers the backend and the gate. Calling it again does nothing."""
-    factory: Any = import_module("vllm.distributed.weight_transfer.factory")
-    if BACKEND in factory.WeightTransferEngineFactory._registry:
+    try:
+        factory: Any = import_module("vllm.distributed.weight_transfer.factory")
+        known = factory.WeightTransferEngineFactory._registry
+    except (ImportError, AttributeError):
+        return  # a vLLM without backends: whoever names this one hears so from vLLM itself
+    if BACKEND in known:
         return
     factory.WeightTransferEngineFactory.register_engine(
         BACKEND, "dcr.vllm.backend", "DcrWeightTransferEngine"
@@ -83,9 +87,12 @@ def _callables_too(original: Method) -> Method:
 def _gate_ends_first(original: Method) -> Method:
     def shutdown(self: Any, *args: Any, **kwargs: Any) -> Any:
         gate = getattr(self, "_dcr_gate", None)
-        if gate is not None:
-            gate.end()
-        return original(self, *args, **kwargs)
+        try:
+            if gate is not None:
+                gate.end()
+        finally:
+            ended = original(self, *args, **kwargs)
+        return ended
 
     return shutdown
 
