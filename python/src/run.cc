@@ -74,7 +74,7 @@ class Handle {
   std::shared_ptr<Core> core() const {
     bound_.check(what_);
     if (core_ == nullptr) {
-      raise(Status(Code::kInvalidArgument, std::string(what_) + " is closed"));
+      raise({Code::kInvalidArgument, std::string(what_) + " is closed"});
     }
     return core_;
   }

@@ -103,7 +103,7 @@ Status RunReceiver::State::serve(EmbeddedReceiver& receiver,
   show(opened.get());
   std::unique_ptr<Executor> taker = make_executor(2);
   taker->submit([&] { opened->take_payloads(); });
-  const Status status = opened->run();
+  Status status = opened->run();
   ended = true;
   taker.reset();
   show(nullptr);

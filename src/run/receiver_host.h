@@ -24,7 +24,7 @@ struct ReceiverHostOptions {
   std::vector<std::string> owners;  // by rank
   // The storage holds the base, until the receiver's first life has begun.
   bool base_loaded = false;
-  bool base_exists = true;  // see ReceiverEndpointOptions
+  bool base_exists = true;          // see ReceiverEndpointOptions
   std::function<bool()> cancelled;  // thread-safe
   // Another reason for the machine to end, asked on its thread; may be empty.
   std::function<bool()> ended = {};
@@ -46,7 +46,7 @@ class ReceiverHost {
   void take_payloads();
 
   // Has how it stands told, on the machine's thread. Thread-safe.
-  void ask(std::function<void(const StatusReply&)> answer) {
+  void ask(const std::function<void(const StatusReply&)>& answer) {
     loop_.ask([answer](const ReceiverEndpoint& machine) { answer(machine.status()); });
   }
 

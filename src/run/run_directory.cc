@@ -147,7 +147,7 @@ Result<std::unique_ptr<RunDirectory::Presence>> RunDirectory::enter(const std::s
   if (entered_.contains(name)) return already;
   DCR_ASSIGN(std::unique_ptr<ProcessLock> lock, ProcessLock::open(lock_path(name)));
   // Who looks whether it is gone has the lock for a moment.
-  const Status locked = lock->lock(kEnterMs);
+  Status locked = lock->lock(kEnterMs);
   if (locked.code() == Code::kUnavailable) return already;
   if (!locked.ok()) return locked;
   FileSystem& files = posix_file_system();
@@ -187,7 +187,7 @@ Status RunDirectory::if_gone(const std::string& name, const std::function<Status
   const std::lock_guard<std::mutex> guard(mutex_);
   if (entered_.contains(name)) return {};
   DCR_ASSIGN(const std::unique_ptr<ProcessLock> lock, ProcessLock::open(lock_path(name)));
-  const Status locked = lock->lock(0);
+  Status locked = lock->lock(0);
   if (locked.code() == Code::kUnavailable) return {};
   if (!locked.ok()) return locked;
   return bar();

@@ -95,7 +95,7 @@ Status run_directory_node(RunDirectory& directory, const ProcessOptions& options
     DCR_ASSIGN(const std::optional<JoinedSource> joined, watch.wait(kWaitForOwnersMs));
     process.options.idle();
     if (!joined) continue;
-    const Status status = serve_node(context, name, joined->source, [&] {
+    Status status = serve_node(context, name, joined->source, [&] {
       return process.keeper.ended().cancelled() || watch.changed(joined->owners);
     });
     if (status.code() != Code::kCancelled) return status;
