@@ -70,6 +70,7 @@ class Run:
         model: Any,
         load_weights: Answer,
         never_loaded: Sequence[str],
+        base: str | None,
         before_prewarm: Answer,
         after_apply: Answer | None,
     ) -> Receiver:

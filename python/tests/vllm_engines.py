@@ -94,6 +94,9 @@ def _server() -> Any:
         [str(plugin.parent), str(TESTS), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     )
     context = multiprocessing.get_context("forkserver")
+    # A process has one server. One that other tests have started has neither vLLM nor these paths.
+    server: Any = forkserver._forkserver
+    server._stop()
     context.set_forkserver_preload(["vllm_preload"])
     with environment({**ENVIRONMENT, "PYTHONPATH": path}):
         forkserver.ensure_running()

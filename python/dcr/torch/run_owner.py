@@ -1,6 +1,7 @@
 """An owner inside a trainer rank that takes part in a run."""
 
 import json
+import logging
 import os
 import time
 from collections.abc import Iterator
@@ -12,12 +13,14 @@ import torch
 
 from dcr import _core
 from dcr.errors import Error, InvalidArgument, Mismatch
-from dcr.run import Run, logger
+from dcr.run import Run
 from dcr.torch.conversion import Export
 from dcr.torch.owner import Exchange, declare, ranks_of, watch_steps
 from dcr.torch.source import CanonicalDtype, SourceModel
 
 __all__ = ["Owner", "RefitHandle", "RefitResult"]
+
+logger = logging.getLogger("dcr")
 
 _WAIT_SECONDS = 0.1
 _SLOW_SECONDS = 30.0
