@@ -43,7 +43,8 @@ void RunKeeper::look(ControlPlane& control, const ProcessOptions& options) {
   if (now < looked_ns_ + kLookNs) return;
   looked_ns_ = now;
   const Result<bool> members = directory_.has_members();
-  if (!members.ok() || *members) member_ns_ = now;
+  // A directory that is gone has none.
+  if (members.ok() && *members) member_ns_ = now;
   if (now >= member_ns_ + kWithoutMemberNs) {
     options.log("run", "there has been no member for a time: this process ends");
     ended_.cancel();
