@@ -26,20 +26,6 @@ OwnerWorkDone answer_of(OwnerWorkDone::Kind kind, std::uint64_t number, Status s
 
 constexpr std::uint64_t kLookAgainMs = 100;
 
-std::optional<Encoding> encoding_of(EncodingChoice choice) {
-  switch (choice) {
-    case EncodingChoice::kOverwrite:
-      return Encoding::kOverwrite;
-    case EncodingChoice::kXor:
-      return Encoding::kXor;
-    case EncodingChoice::kAdd:
-      return Encoding::kAdd;
-    case EncodingChoice::kSmallest:
-      break;
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
 struct RunOwner::State {
@@ -176,7 +162,6 @@ void RunOwner::State::construct(const ConstructAndSend& work, const OwnerLoop::P
   attempt.base_version = work.attempt.base_version;
   attempt.target_version = work.attempt.target_version;
   attempt.mode = work.attempt.mode;
-  attempt.encoding = encoding_of(work.attempt.mixed);
   attempt.needs = work.attempt.needs;
   const std::function<void(OwnerEvent)> progress = post;
   TransportSink sink(context(), payloads, owner.rank(), number, progress);
