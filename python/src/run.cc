@@ -65,22 +65,23 @@ class LogLines {
 template <typename Core>
 class Handle {
  public:
-  Handle(const char* what, std::unique_ptr<Core> core) : what_(what), core_(std::move(core)) {}
+  Handle(std::string what, std::unique_ptr<Core> core)
+      : what_(std::move(what)), core_(std::move(core)) {}
   ~Handle() { end(); }
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
 
   // For one call: it ends when that has returned, even if it is closed meanwhile.
   std::shared_ptr<Core> core() const {
-    bound_.check(what_);
+    bound_.check(what_.c_str());
     if (core_ == nullptr) {
-      raise({Code::kInvalidArgument, std::string(what_) + " is closed"});
+      raise({Code::kInvalidArgument, what_ + " is closed"});
     }
     return core_;
   }
 
   void close() {
-    bound_.check(what_);
+    bound_.check(what_.c_str());
     end();
   }
 
@@ -97,7 +98,7 @@ class Handle {
     }
   }
 
-  const char* what_;
+  std::string what_;
   ProcessBound bound_;
   std::shared_ptr<Core> core_;
 };
