@@ -1,8 +1,8 @@
 # The short names of everything that is done here; docs/HACKING.md says more.
 # `make` builds the programs to build/release/bin/.
 
-.PHONY: release setup python test test-long test-arm64 lint demo demo-cluster cluster fuzz bench spec mutants clean \
-  training-run
+.PHONY: release setup python wheels test test-long test-arm64 lint demo demo-cluster cluster fuzz \
+  bench spec mutants clean training-run
 
 release:
 	cmake --preset release
@@ -20,6 +20,10 @@ test: setup
 # The Python package with what its tests and demos need, in build/venv.
 python: setup
 	tools/python.sh
+
+# A wheel for each CPython, tested; PYTHONS names interpreters that are not on the path.
+wheels: setup
+	tools/wheels.sh $(PYTHONS)
 
 # Python tests that are left out of `test`.
 test-long: python

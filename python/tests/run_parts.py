@@ -9,9 +9,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import dcr.run
-import torch
+import pytest
+
+torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 WAIT_SECONDS = 60.0
 
