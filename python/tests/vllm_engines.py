@@ -138,6 +138,18 @@ class Child:
         self._process.start()
         send.close()
 
+    @property
+    def ended(self) -> bool:
+        """Whether it has returned, or raised something."""
+        return self._receive.poll()
+
+    def end(self) -> None:
+        """Asks it to end, and waits for that a little: for functions that serve until then."""
+        self._process.terminate()
+        self._process.join(10)
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
     def result(self, timeout: float = 240) -> Any:
         """What it returned; what it raised fails the test."""
         try:
