@@ -29,15 +29,15 @@ LAYERS = {
     "protocol": ["base", "tensor", "codec", "source", "receiver"],
     "run": ["base", "runtime", "tensor", "codec", "source", "receiver", "layout", "control",
             "channel", "transport", "protocol"],
-    "api": ["base", "runtime", "simd", "tensor", "codec", "source", "receiver", "layout", "delta",
-            "control", "channel", "transport", "protocol", "run"],
+    "api": ["base", "runtime", "simd", "tensor", "codec", "source", "receiver", "device", "layout",
+            "delta", "control", "channel", "transport", "protocol", "run"],
     "cli": ["base", "runtime", "simd", "tensor", "codec", "source", "receiver", "layout", "delta",
             "control", "channel", "transport",
             "protocol", "run", "api"],
 }
 # What a layer's tests may include beside it: a reference to run against.
 TEST_LAYERS = {"protocol": ["control"],
-               "device": ["runtime", "simd", "codec", "source", "receiver"]}
+               "device": ["runtime", "simd", "codec", "receiver"]}
 COMMON_HEADERS = {"dcr/status.h", "dcr/tensor.h", "dcr/options.h", "dcr/ports.h",
                   "dcr/cancel.h", "dcr/control.h", "dcr/receiver.h", "dcr/transport.h"}
 # The other public headers belong to those who implement or use them.

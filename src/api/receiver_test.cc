@@ -4,35 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include "api/test_receiver.h"
 #include "receiver/test_refit.h"
 
 namespace dcr {
 namespace {
-
-std::vector<std::vector<CanonicalBox>> public_boxes(const TestRefit& refit) {
-  std::vector<std::vector<CanonicalBox>> owners;
-  for (const std::vector<OwnerBox>& boxes : refit.boxes) {
-    std::vector<CanonicalBox>& of = owners.emplace_back();
-    for (const OwnerBox& box : boxes) {
-      CanonicalBox made{box.tensor, box.box.offset, {}, {}};
-      for (const ItemDimension& dim : box.box.dims) {
-        made.sizes.push_back(dim.size);
-        made.strides.push_back(dim.stride);
-      }
-      of.push_back(std::move(made));
-    }
-  }
-  return owners;
-}
-
-ReadCanonical read_from(const std::vector<Bytes>& words, const Catalogue& catalogue) {
-  return [&](std::uint32_t tensor, std::uint64_t first, std::span<std::uint8_t> out) {
-    const unsigned width = word_bytes(catalogue[tensor].dtype);
-    std::copy_n(words[tensor].begin() + static_cast<std::ptrdiff_t>(first * width), out.size(),
-                out.begin());
-    return Status();
-  };
-}
 
 TEST(EmbeddedReceiverTest, RefitsEqualDenseLoads) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {

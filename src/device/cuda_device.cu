@@ -20,10 +20,21 @@ constexpr std::uint64_t kBlocksMax = 65'535;
 // taken for a later call's.
 void forget_error() { static_cast<void>(cudaGetLastError()); }
 
+std::string advice(cudaError_t error) {
+  if (error == cudaErrorInsufficientDriver) {
+    return ": install NVIDIA's driver for CUDA " + std::to_string(CUDART_VERSION / 1000) +
+           ", or build DCR with the nvcc of an older CUDA";
+  }
+  if (error == cudaErrorNoDevice || error == cudaErrorInvalidDevice) {
+    return ": CUDA_VISIBLE_DEVICES says which there are";
+  }
+  return {};
+}
+
 Status failed(const char* what, cudaError_t error) {
   forget_error();
   const Code code = error == cudaErrorMemoryAllocation ? Code::kTooLarge : Code::kUnavailable;
-  return {code, std::string("CUDA: ") + what + ": " + cudaGetErrorString(error)};
+  return {code, std::string("CUDA: ") + what + ": " + cudaGetErrorString(error) + advice(error)};
 }
 
 Status check(const char* what, cudaError_t error) {
@@ -259,6 +270,12 @@ class CudaDevice final : public Device {
     const CurrentDevice here(index_);
     DCR_TRY(here.status());
     return check("synchronize", cudaStreamSynchronize(stream_));
+  }
+
+  Status wait_idle() override {
+    const CurrentDevice here(index_);
+    DCR_TRY(here.status());
+    return check("wait for the device", cudaDeviceSynchronize());
   }
 
  private:

@@ -78,6 +78,9 @@ class Device {
 
   // Returns when everything is done. Errors of earlier work come out here, too.
   virtual Status synchronize() = 0;
+
+  // The same for everything that anybody in this process has given the device, on any stream.
+  virtual Status wait_idle() = 0;
 };
 
 }  // namespace dcr

@@ -72,12 +72,6 @@ Status not_found(std::uint64_t storage) {
   return {Code::kNotFound, "there is no storage " + std::to_string(storage)};
 }
 
-Status check_alignment(const void* memory) {
-  if (reinterpret_cast<std::uintptr_t>(memory) % kDeviceAlignment == 0) return {};
-  return {Code::kInvalidArgument,
-          "a storage on a device is not aligned to " + std::to_string(kDeviceAlignment) + " bytes"};
-}
-
 }  // namespace
 
 Result<std::unique_ptr<DeviceStaging>> DeviceStaging::create(Device& device, std::uint64_t bytes) {
@@ -105,7 +99,7 @@ DeviceStaging::~DeviceStaging() {
   }
 }
 
-Status DeviceStaging::read(const TensorView& view, std::uint8_t* storage,
+Status DeviceStaging::read(const TensorView& view, const std::uint8_t* storage,
                            std::span<std::uint8_t> out) {
   if (out.empty()) return {};
   const unsigned width = word_bytes(view.dtype);
@@ -120,8 +114,10 @@ Status DeviceStaging::read(const TensorView& view, std::uint8_t* storage,
       const auto half = static_cast<unsigned>(i % kDeviceMarks);
       const std::uint8_t* from = storage + (view.offset + i * chunk) * width;
       if (!contiguous(strides)) {
-        DCR_TRY(device_.gather({strides, static_cast<std::uint8_t>(width), storage, i * chunk,
-                                chunk_words(i), twin(half)}));
+        // Nothing is written through it.
+        DCR_TRY(device_.gather({strides, static_cast<std::uint8_t>(width),
+                                const_cast<std::uint8_t*>(storage), i * chunk, chunk_words(i),
+                                twin(half)}));
         from = twin(half);
       }
       DCR_TRY(device_.copy_out(pinned(half), from, chunk_words(i) * width));
@@ -162,29 +158,46 @@ Status DeviceStaging::write(const TensorView& view, std::uint8_t* storage,
   return {};
 }
 
-Result<std::unique_ptr<DeviceTargetMemory>> DeviceTargetMemory::create(Device& device,
-                                                                       Options options) {
-  DCR_ASSIGN(std::unique_ptr<DeviceStaging> staging,
-             DeviceStaging::create(device, options.staging_bytes));
-  return std::make_unique<DeviceTargetMemory>(device, options, std::move(staging));
-}
-
-DeviceTargetMemory::DeviceTargetMemory(Device& device, Options options,
-                                       std::unique_ptr<DeviceStaging> staging)
-    : device_(device), options_(options), staging_(std::move(staging)) {}
-
 DeviceTargetMemory::~DeviceTargetMemory() {
-  staging_.reset();  // waits for what uses the storages
+  const std::lock_guard<std::mutex> lock(staging_.turns());
+  // What is on its way uses the storages; a device that refuses has nothing on its way.
+  static_cast<void>(staging_.device().synchronize());
   for (const auto& [id, storage] : storages_) {
-    if (storage.scratch) device_.release(storage.memory);
+    if (storage.scratch) staging_.device().release(storage.memory);
   }
 }
 
 Result<std::uint64_t> DeviceTargetMemory::add(void* storage, std::uint64_t bytes) {
-  DCR_TRY(check_alignment(storage));
-  const std::lock_guard<std::mutex> lock(mutex_);
+  if (reinterpret_cast<std::uintptr_t>(storage) % kDeviceAlignment != 0) {
+    return Status(Code::kInvalidArgument, "a storage on a device is not aligned to " +
+                                              std::to_string(kDeviceAlignment) + " bytes");
+  }
+  const std::lock_guard<std::mutex> lock(staging_.turns());
   storages_[next_] = {static_cast<std::uint8_t*>(storage), bytes, false};
   return next_++;
+}
+
+Status DeviceTargetMemory::remove(std::uint64_t storage) {
+  const std::lock_guard<std::mutex> lock(staging_.turns());
+  const auto found = storages_.find(storage);
+  if (found == storages_.end() || found->second.scratch) return not_found(storage);
+  // What is on its way may still use it.
+  Status done = staging_.device().synchronize();
+  storages_.erase(found);
+  return done;
+}
+
+void DeviceTargetMemory::settle() {
+  const std::lock_guard<std::mutex> lock(staging_.turns());
+  settled_ = false;
+}
+
+// What others have given the device comes before what follows.
+Status DeviceTargetMemory::begin() {
+  if (settled_) return {};
+  DCR_TRY(staging_.device().wait_idle());
+  settled_ = true;
+  return {};
 }
 
 Result<DeviceTargetMemory::Storage> DeviceTargetMemory::find(std::uint64_t storage) const {
@@ -194,7 +207,7 @@ Result<DeviceTargetMemory::Storage> DeviceTargetMemory::find(std::uint64_t stora
 }
 
 Result<std::uint64_t> DeviceTargetMemory::storage_bytes(std::uint64_t storage) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard<std::mutex> lock(staging_.turns());
   DCR_ASSIGN(const Storage found, find(storage));
   return found.bytes;
 }
@@ -202,12 +215,13 @@ Result<std::uint64_t> DeviceTargetMemory::storage_bytes(std::uint64_t storage) c
 Status DeviceTargetMemory::apply(const TargetChanges& target,
                                  std::span<const std::uint32_t> positions, const void* values,
                                  ApplyMode mode, ApplyCounts* counts) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard<std::mutex> lock(staging_.turns());
   DCR_ASSIGN(const Storage storage, find(target.storage));
   DCR_TRY(check_target(target, storage.bytes));
   DCR_TRY(check_positions(target, positions, mode));
   const auto [from, to] = hit_range(target, positions);
   if (from == to) return {};
+  DCR_TRY(begin());
   DeviceChanges changes;
   changes.grid = device_grid(target);
   changes.width = target.width;
@@ -219,11 +233,11 @@ Status DeviceTargetMemory::apply(const TargetChanges& target,
       send_changes(changes, positions.subspan(from, to - from), words + from * target.width);
   // Counts are known when all is done; also an error must leave nothing on its way that reads the
   // buffers.
-  const Status done = device_.synchronize();
+  const Status done = staging_.device().synchronize();
   DCR_TRY(sent);
   DCR_TRY(done);
   DeviceCounts counted;
-  std::memcpy(&counted, staging_->pinned(0), sizeof(counted));
+  std::memcpy(&counted, staging_.pinned(0), sizeof(counted));
   counts->words += counted.words;
   counts->different += counted.different;
   return {};
@@ -238,52 +252,54 @@ Status DeviceTargetMemory::send_changes(DeviceChanges changes,
   static_assert(kHead % kDeviceAlignment == 0);
   // An odd number of positions is followed by a gap, so that values are aligned.
   const std::uint64_t chunk =
-      (staging_->bytes() - kHead - kDeviceAlignment) / (kPosition + changes.width);
-  changes.counts = reinterpret_cast<DeviceCounts*>(staging_->twin(0));
-  DCR_TRY(device_.zero(changes.counts, kHead));
+      (staging_.bytes() - kHead - kDeviceAlignment) / (kPosition + changes.width);
+  changes.counts = reinterpret_cast<DeviceCounts*>(staging_.twin(0));
+  DCR_TRY(staging_.device().zero(changes.counts, kHead));
   unsigned half = 0;
   for (std::uint64_t first = 0; first < positions.size();
        first += chunk, half = (half + 1) % kDeviceMarks) {
     const std::uint64_t count = std::min<std::uint64_t>(chunk, positions.size() - first);
     const std::uint64_t values_at =
         divide_up(count * kPosition, kDeviceAlignment) * kDeviceAlignment;
-    DCR_TRY(device_.wait(half));
-    std::uint8_t* const pinned = staging_->pinned(half) + kHead;
-    std::uint8_t* const twin = staging_->twin(half) + kHead;
+    DCR_TRY(staging_.device().wait(half));
+    std::uint8_t* const pinned = staging_.pinned(half) + kHead;
+    std::uint8_t* const twin = staging_.twin(half) + kHead;
     std::memcpy(pinned, positions.data() + first, static_cast<std::size_t>(count * kPosition));
     std::memcpy(pinned + values_at, values + first * changes.width,
                 static_cast<std::size_t>(count * changes.width));
-    DCR_TRY(device_.copy_in(twin, pinned, values_at + count * changes.width));
+    DCR_TRY(staging_.device().copy_in(twin, pinned, values_at + count * changes.width));
     changes.positions = reinterpret_cast<const std::uint32_t*>(twin);
     changes.values = twin + values_at;
     changes.count = count;
-    DCR_TRY(device_.apply(changes));
-    DCR_TRY(device_.mark(half));
+    DCR_TRY(staging_.device().apply(changes));
+    DCR_TRY(staging_.device().mark(half));
   }
-  return device_.copy_out(staging_->pinned(0), changes.counts, kHead);
+  return staging_.device().copy_out(staging_.pinned(0), changes.counts, kHead);
 }
 
 Status DeviceTargetMemory::read(const TensorView& view, std::span<std::uint8_t> out) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard<std::mutex> lock(staging_.turns());
   DCR_ASSIGN(const Storage storage, find(view.storage));
   DCR_TRY(check_view(view, storage.bytes, out.size()));
-  return staging_->read(view, storage.memory, out);
+  DCR_TRY(begin());
+  return staging_.read(view, storage.memory, out);
 }
 
 Status DeviceTargetMemory::write(const TensorView& view, std::span<const std::uint8_t> in) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard<std::mutex> lock(staging_.turns());
   DCR_ASSIGN(const Storage storage, find(view.storage));
   DCR_TRY(check_view(view, storage.bytes, in.size()));
-  return staging_->write(view, storage.memory, in);
+  DCR_TRY(begin());
+  return staging_.write(view, storage.memory, in);
 }
 
 Result<std::uint64_t> DeviceTargetMemory::allocate(std::uint64_t bytes) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  DCR_TRY(check_scratch(bytes, scratch_bytes_, options_.scratch_bytes_max));
-  DCR_ASSIGN(void* const memory, device_.allocate(bytes));
-  const Status zeroed = device_.zero(memory, bytes);
+  const std::lock_guard<std::mutex> lock(staging_.turns());
+  DCR_TRY(check_scratch(bytes, scratch_bytes_, scratch_bytes_max_));
+  DCR_ASSIGN(void* const memory, staging_.device().allocate(bytes));
+  const Status zeroed = staging_.device().zero(memory, bytes);
   if (!zeroed.ok()) {
-    device_.release(memory);
+    staging_.device().release(memory);
     return zeroed;
   }
   scratch_bytes_ += bytes;
@@ -292,59 +308,23 @@ Result<std::uint64_t> DeviceTargetMemory::allocate(std::uint64_t bytes) {
 }
 
 Status DeviceTargetMemory::release(std::uint64_t storage) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard<std::mutex> lock(staging_.turns());
   const auto found = storages_.find(storage);
   if (found == storages_.end() || !found->second.scratch) {
     return {Code::kNotFound, "there is no scratch storage " + std::to_string(storage)};
   }
   // What is on its way may still use it.
-  Status done = device_.synchronize();
-  device_.release(found->second.memory);
+  Status done = staging_.device().synchronize();
+  staging_.device().release(found->second.memory);
   scratch_bytes_ -= found->second.bytes;
   storages_.erase(found);
   return done;
 }
 
 Status DeviceTargetMemory::synchronize() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return device_.synchronize();
-}
-
-Result<std::unique_ptr<DeviceSourceMemory>> DeviceSourceMemory::create(
-    Device& device, std::uint64_t staging_bytes) {
-  DCR_ASSIGN(std::unique_ptr<DeviceStaging> staging, DeviceStaging::create(device, staging_bytes));
-  return std::make_unique<DeviceSourceMemory>(device, std::move(staging));
-}
-
-Result<std::uint64_t> DeviceSourceMemory::add(const void* storage, std::uint64_t bytes) {
-  DCR_TRY(check_alignment(storage));
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const std::uint64_t id = storages_.size();
-  storages_[id] = {static_cast<const std::uint8_t*>(storage), bytes};
-  return id;
-}
-
-Status DeviceSourceMemory::replace(std::uint64_t storage, const void* memory, std::uint64_t bytes) {
-  DCR_TRY(check_alignment(memory));
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = storages_.find(storage);
-  if (found == storages_.end()) return not_found(storage);
-  found->second = {static_cast<const std::uint8_t*>(memory), bytes};
-  return {};
-}
-
-Status DeviceSourceMemory::follow(void* stream) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return device_.follow(stream);
-}
-
-Status DeviceSourceMemory::read(const TensorView& view, std::span<std::uint8_t> out) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = storages_.find(view.storage);
-  if (found == storages_.end()) return not_found(view.storage);
-  DCR_TRY(check_view(view, found->second.bytes, out.size()));
-  // Nothing is written through it.
-  return staging_->read(view, const_cast<std::uint8_t*>(found->second.memory), out);
+  const std::lock_guard<std::mutex> lock(staging_.turns());
+  settled_ = false;
+  return staging_.device().synchronize();
 }
 
 }  // namespace dcr

@@ -2,8 +2,6 @@
 // it passes through two pinned buffers of a fixed size, each with its twin on the device, which are
 // allocated here once: nothing else is in proportion to a tensor. While one buffer is on its way,
 // the other is filled or emptied.
-//
-// Thread safety: concurrent calls are allowed and take turns.
 #pragma once
 
 #include <array>
@@ -24,7 +22,7 @@ inline constexpr std::uint64_t kDeviceStagingBytes = 64 * kMiB;  // of each buff
 inline constexpr std::uint64_t kDeviceStagingBytesMin = 4 * kKiB;
 inline constexpr std::uint64_t kDeviceAlignment = sizeof(std::uint64_t);  // of storages
 
-// The two buffers and their twins.
+// The two buffers and their twins, for all that use the device.
 class DeviceStaging {
  public:
   // `device` must outlive it. Errors: kInvalidArgument below kDeviceStagingBytesMin; the device's.
@@ -34,13 +32,18 @@ class DeviceStaging {
   DeviceStaging(const DeviceStaging&) = delete;
   DeviceStaging& operator=(const DeviceStaging&) = delete;
 
+  // Whoever uses the device or the buffers holds it meanwhile.
+  std::mutex& turns() { return turns_; }
+  Device& device() const { return device_; }
+
   std::uint64_t bytes() const { return bytes_; }
   std::uint8_t* pinned(unsigned half) const { return halves_[half].pinned; }
   std::uint8_t* twin(unsigned half) const { return halves_[half].twin; }
 
   // Copies words of a view between the storage at `storage` and host memory, in the order of its
-  // indices. REQUIRES: check_view. read() has all of them when it returns, write() may end later.
-  Status read(const TensorView& view, std::uint8_t* storage, std::span<std::uint8_t> out);
+  // indices. REQUIRES: check_view, and a storage aligned to words. read() has all of them when it
+  // returns, write() may end later.
+  Status read(const TensorView& view, const std::uint8_t* storage, std::span<std::uint8_t> out);
   Status write(const TensorView& view, std::uint8_t* storage, std::span<const std::uint8_t> in);
 
  private:
@@ -51,26 +54,28 @@ class DeviceStaging {
 
   Device& device_;
   const std::uint64_t bytes_;
+  std::mutex turns_;  // guards the device and the buffers
   std::array<Half, kDeviceMarks> halves_;
 };
 
-// A serving rank's parameters and buffers.
+// A serving rank's parameters and buffers. Thread safety: concurrent calls are allowed and take
+// turns.
 class DeviceTargetMemory final : public TargetMemory {
  public:
-  struct Options {
-    std::uint64_t staging_bytes = kDeviceStagingBytes;
-    std::uint64_t scratch_bytes_max = 0;  // of all scratch storages together
-  };
-
-  // `device` must outlive it, and is used by nobody else. Errors: DeviceStaging's.
-  static Result<std::unique_ptr<DeviceTargetMemory>> create(Device& device, Options options);
-  DeviceTargetMemory(Device& device, Options options, std::unique_ptr<DeviceStaging> staging);
+  // `staging` must outlive it. Scratch of all storages together stays within `scratch_bytes_max`.
+  explicit DeviceTargetMemory(DeviceStaging& staging, std::uint64_t scratch_bytes_max = 0)
+      : staging_(staging), scratch_bytes_max_(scratch_bytes_max) {}
   ~DeviceTargetMemory() override;
 
-  // Adds a parameter's storage, somebody's memory on the device that outlives this. Ids count from
-  // 0 in the order of these calls. Error kInvalidArgument: not aligned to kDeviceAlignment.
-  // REQUIRES: before any allocate().
+  // Adds a parameter's storage, somebody's memory on the device that stays where it is until it is
+  // removed. Ids count from 0 in the order of these calls and of allocate(). Error
+  // kInvalidArgument: not aligned to kDeviceAlignment.
   Result<std::uint64_t> add(void* storage, std::uint64_t bytes);
+  // Forgets a storage that was added. Error: kNotFound.
+  Status remove(std::uint64_t storage);
+  // Others have used the storages: what follows begins when the device is idle. So does what
+  // follows synchronize(), and the first call.
+  void settle();
 
   Result<std::uint64_t> storage_bytes(std::uint64_t storage) const override;
   Status apply(const TargetChanges& target, std::span<const std::uint32_t> positions,
@@ -89,46 +94,17 @@ class DeviceTargetMemory final : public TargetMemory {
   };
 
   Result<Storage> find(std::uint64_t storage) const;
+  Status begin();
   Status send_changes(DeviceChanges changes, std::span<const std::uint32_t> positions,
                       const std::uint8_t* values);
 
-  Device& device_;
-  const Options options_;
-  mutable std::mutex mutex_;  // guards all below, and the device
-  std::unique_ptr<DeviceStaging> staging_;
+  DeviceStaging& staging_;
+  const std::uint64_t scratch_bytes_max_;
+  // Guarded by the staging's turns.
   std::map<std::uint64_t, Storage> storages_;
   std::uint64_t next_ = 0;
   std::uint64_t scratch_bytes_ = 0;
-};
-
-// A trainer rank's weights, to read.
-class DeviceSourceMemory final : public SourceMemory {
- public:
-  // `device` must outlive it, and is used by nobody else. Errors: DeviceStaging's.
-  static Result<std::unique_ptr<DeviceSourceMemory>> create(Device& device,
-                                                            std::uint64_t staging_bytes);
-  DeviceSourceMemory(Device& device, std::unique_ptr<DeviceStaging> staging)
-      : device_(device), staging_(std::move(staging)) {}
-
-  // As DeviceTargetMemory::add. A storage may be given another place, which reads after it use.
-  Result<std::uint64_t> add(const void* storage, std::uint64_t bytes);
-  Status replace(std::uint64_t storage, const void* memory, std::uint64_t bytes);
-
-  // Reads from now on wait for what `stream` has been given (Device::follow).
-  Status follow(void* stream);
-
-  Status read(const TensorView& view, std::span<std::uint8_t> out) override;
-
- private:
-  struct Storage {
-    const std::uint8_t* memory = nullptr;
-    std::uint64_t bytes = 0;
-  };
-
-  Device& device_;
-  std::mutex mutex_;  // guards all below, and the device
-  std::unique_ptr<DeviceStaging> staging_;
-  std::map<std::uint64_t, Storage> storages_;
+  bool settled_ = false;  // nobody else has used the storages since the device was idle
 };
 
 }  // namespace dcr

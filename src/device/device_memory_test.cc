@@ -11,7 +11,6 @@
 #include "device/test_device.h"
 #include "receiver/host_memory.h"
 #include "simd/words.h"
-#include "source/host_source_memory.h"
 #include "tensor/view.h"
 #include "tests/support/campaign.h"
 
@@ -55,6 +54,12 @@ class DeviceStorage {
   void* pinned_ = nullptr;
   std::uint64_t size_ = 0;
 };
+
+std::unique_ptr<DeviceStaging> small_staging(Device& device) {
+  auto staging = DeviceStaging::create(device, kSmallStaging);
+  EXPECT_TRUE(staging.ok()) << staging.status().message();
+  return std::move(staging).value();
+}
 
 Bytes random_bytes(Prng& random, std::uint64_t size) {
   Bytes bytes(size);
@@ -132,12 +137,12 @@ void check_applications(Device& device, std::uint64_t cases) {
     ApplyCounts expected, counts;
     const Status on_host = host.apply(target, positions, values.data(), mode, &expected);
     {
-      auto memory = DeviceTargetMemory::create(device, {kSmallStaging, 0});
-      ASSERT_TRUE(memory.ok()) << memory.status().message();
-      ASSERT_EQ(*(*memory)->add(storage.memory(), wanted.size()), 0U);
-      const Status status = (*memory)->apply(target, positions, values.data(), mode, &counts);
+      const auto staging = small_staging(device);
+      DeviceTargetMemory memory(*staging);
+      ASSERT_EQ(*memory.add(storage.memory(), wanted.size()), 0U);
+      const Status status = memory.apply(target, positions, values.data(), mode, &counts);
       ASSERT_EQ(status.message(), on_host.message());
-      ASSERT_TRUE((*memory)->synchronize().ok());
+      ASSERT_TRUE(memory.synchronize().ok());
     }
     ASSERT_EQ(storage.bytes(), wanted);
     ASSERT_EQ(counts.words, expected.words);
@@ -160,20 +165,15 @@ void check_views(Device& device, std::uint64_t cases) {
     Bytes expected(in.size()), out(in.size());
     ASSERT_TRUE(host.read(view, expected).ok());
     {
-      auto memory = DeviceTargetMemory::create(device, {kSmallStaging, 0});
-      ASSERT_TRUE(memory.ok()) << memory.status().message();
-      ASSERT_TRUE((*memory)->add(storage.memory(), wanted.size()).ok());
-      ASSERT_TRUE((*memory)->read(view, out).ok());
+      const auto staging = small_staging(device);
+      DeviceTargetMemory memory(*staging);
+      ASSERT_TRUE(memory.add(storage.memory(), wanted.size()).ok());
+      ASSERT_TRUE(memory.read(view, out).ok());
       ASSERT_EQ(out, expected);
       ASSERT_TRUE(host.write(view, in).ok());
-      ASSERT_TRUE((*memory)->write(view, in).ok());
+      ASSERT_TRUE(memory.write(view, in).ok());
     }
     ASSERT_EQ(storage.bytes(), wanted);
-    auto source = DeviceSourceMemory::create(device, kSmallStaging);
-    ASSERT_TRUE(source.ok()) << source.status().message();
-    ASSERT_TRUE((*source)->add(storage.memory(), wanted.size()).ok());
-    ASSERT_TRUE((*source)->read(view, out).ok());
-    ASSERT_EQ(out, in);
   }
 }
 
@@ -190,16 +190,16 @@ TEST(DeviceMemoryTest, ReadsAndWritesAsTheHostDoes) {
 TEST(DeviceMemoryTest, RefusesWhatTheHostRefuses) {
   LateDevice device;
   DeviceStorage storage(device, Bytes(64));
-  auto memory = DeviceTargetMemory::create(device, {kSmallStaging, 0});
-  ASSERT_TRUE(memory.ok());
-  ASSERT_TRUE((*memory)->add(storage.memory(), 64).ok());
+  const auto staging = small_staging(device);
+  DeviceTargetMemory memory(*staging);
+  ASSERT_TRUE(memory.add(storage.memory(), 64).ok());
   HostMemory host(0);
   host.add(64);
   const std::uint32_t positions[] = {0, 31};
   const std::uint64_t values[] = {1, 2};
   const auto both = [&](const TargetChanges& target, ApplyMode mode) {
     ApplyCounts counts;
-    const Status status = (*memory)->apply(target, positions, values, mode, &counts);
+    const Status status = memory.apply(target, positions, values, mode, &counts);
     EXPECT_EQ(status.message(), host.apply(target, positions, values, mode, &counts).message());
     return status.code();
   };
@@ -214,33 +214,33 @@ TEST(DeviceMemoryTest, RefusesWhatTheHostRefuses) {
   target = {.width = 2, .encoding = Encoding::kXor, .dims = {{32, 1, 0, 32}}};
   EXPECT_EQ(both(target, ApplyMode::kVerify), Code::kInvalidArgument);
   Bytes out(64);
-  EXPECT_EQ((*memory)->read({0, Dtype::kU8, 1, {64}, {1}}, out).message(),
+  EXPECT_EQ(memory.read({0, Dtype::kU8, 1, {64}, {1}}, out).message(),
             "a view of storage 0 leaves it");
-  EXPECT_EQ((*memory)->write({0, Dtype::kU8, 0, {63}, {1}}, out).message(),
+  EXPECT_EQ(memory.write({0, Dtype::kU8, 0, {63}, {1}}, out).message(),
             "a view of storage 0 has another size than its buffer");
-  EXPECT_EQ((*memory)->add(static_cast<std::uint8_t*>(storage.memory()) + 2, 8).status().message(),
+  EXPECT_EQ(memory.add(static_cast<std::uint8_t*>(storage.memory()) + 2, 8).status().message(),
             "a storage on a device is not aligned to 8 bytes");
-  EXPECT_EQ(DeviceTargetMemory::create(device, {kSmallStaging - 1, 0}).status().message(),
+  EXPECT_EQ(DeviceStaging::create(device, kSmallStaging - 1).status().message(),
             "staging buffers of 4095 bytes: at least 4096");
 }
 
 TEST(DeviceMemoryTest, ScratchIsZeroedBoundedAndGivenBack) {
   LateDevice device;
-  auto memory = DeviceTargetMemory::create(device, {kSmallStaging, 100});
-  ASSERT_TRUE(memory.ok());
+  const auto staging = small_staging(device);
+  DeviceTargetMemory memory(*staging, 100);
   const std::uint64_t before = device.allocated_bytes();
-  const auto scratch = (*memory)->allocate(60);
+  const auto scratch = memory.allocate(60);
   ASSERT_TRUE(scratch.ok());
   Bytes out(60, 1);
-  ASSERT_TRUE((*memory)->read({*scratch, Dtype::kU8, 0, {60}, {1}}, out).ok());
+  ASSERT_TRUE(memory.read({*scratch, Dtype::kU8, 0, {60}, {1}}, out).ok());
   EXPECT_EQ(out, Bytes(60, 0));
-  EXPECT_EQ((*memory)->allocate(41).status().message(),
+  EXPECT_EQ(memory.allocate(41).status().message(),
             "scratch of 41 bytes beside the 60 in use is above the limit of 100");
-  ASSERT_TRUE((*memory)->release(*scratch).ok());
-  EXPECT_EQ((*memory)->release(*scratch).code(), Code::kNotFound);
+  ASSERT_TRUE(memory.release(*scratch).ok());
+  EXPECT_EQ(memory.release(*scratch).code(), Code::kNotFound);
   EXPECT_EQ(device.allocated_bytes(), before);
   // What is not released ends with the memory.
-  EXPECT_TRUE((*memory)->allocate(100).ok());
+  EXPECT_TRUE(memory.allocate(100).ok());
 }
 
 // Whichever operation fails first, its error comes out, and nothing stays allocated.
@@ -251,58 +251,108 @@ TEST(DeviceMemoryTest, EveryOperationMayFail) {
     Bytes storage(bytes.size());
     device.fails_at = fails_at;
     const auto all = [&]() -> Status {
-      DCR_ASSIGN(const auto memory, DeviceTargetMemory::create(device, {kSmallStaging, 100}));
-      DCR_ASSIGN(const std::uint64_t id, memory->add(storage.data(), storage.size()));
+      DCR_ASSIGN(const auto staging, DeviceStaging::create(device, kSmallStaging));
+      DeviceTargetMemory memory(*staging, 100);
+      DCR_ASSIGN(const std::uint64_t id, memory.add(storage.data(), storage.size()));
       const TensorView view{id, Dtype::kU8, 0, {storage.size() / 2}, {2}};
-      DCR_TRY(memory->read(view, MutableByteSpan(bytes).first(storage.size() / 2)));
-      DCR_TRY(memory->write(view, ByteSpan(bytes).first(storage.size() / 2)));
-      DCR_ASSIGN(const std::uint64_t scratch, memory->allocate(10));
+      DCR_TRY(memory.read(view, MutableByteSpan(bytes).first(storage.size() / 2)));
+      DCR_TRY(memory.write(view, ByteSpan(bytes).first(storage.size() / 2)));
+      DCR_ASSIGN(const std::uint64_t scratch, memory.allocate(10));
       std::vector<std::uint32_t> positions(storage.size());
       for (std::uint32_t i = 0; i < positions.size(); ++i) positions[i] = i;
       TargetChanges target;
       target.storage = id;
       target.dims = {{storage.size(), 1, 0, storage.size()}};
       ApplyCounts counts;
-      DCR_TRY(memory->apply(target, positions, bytes.data(), ApplyMode::kWrite, &counts));
-      DCR_TRY(memory->release(scratch));
-      DCR_ASSIGN(const auto source, DeviceSourceMemory::create(device, kSmallStaging));
-      DCR_TRY(source->follow(&bytes));
-      DCR_ASSIGN(const std::uint64_t weights, source->add(storage.data(), storage.size()));
-      return source->read({weights, Dtype::kU8, 0, {storage.size()}, {1}}, bytes);
+      DCR_TRY(memory.apply(target, positions, bytes.data(), ApplyMode::kWrite, &counts));
+      DCR_TRY(memory.release(scratch));
+      return memory.synchronize();
     };
     const Status status = all();
     EXPECT_EQ(device.allocated_bytes(), 0U);
     if (status.ok()) {
       EXPECT_GT(fails_at, 50U);
-      EXPECT_EQ(device.followed, std::vector<void*>{&bytes});
       return;
     }
     ASSERT_EQ(status.message(), "the device has gone");
   }
 }
 
-TEST(DeviceMemoryTest, AStorageMayMove) {
+TEST(DeviceMemoryTest, AStorageMayGo) {
   LateDevice device;
-  auto source = DeviceSourceMemory::create(device, kSmallStaging);
-  ASSERT_TRUE(source.ok());
-  std::uint64_t first = 1;
-  std::uint64_t second[] = {2, 3};
-  const auto id = (*source)->add(&first, sizeof(first));
+  const auto staging = small_staging(device);
+  DeviceTargetMemory memory(*staging, 8);
+  std::uint64_t word = 1;
+  const auto id = memory.add(&word, sizeof(word));
   ASSERT_TRUE(id.ok());
-  ASSERT_TRUE((*source)->replace(*id, second, sizeof(second)).ok());
-  Bytes out(16);
-  ASSERT_TRUE((*source)->read({*id, Dtype::kU64, 0, {2}, {1}}, out).ok());
-  EXPECT_EQ(load_word<std::uint64_t>(out.data(), 0), 2U);
-  EXPECT_EQ(load_word<std::uint64_t>(out.data(), 1), 3U);
-  EXPECT_EQ((*source)->replace(1, second, 8).message(), "there is no storage 1");
+  const std::uint64_t other = 2;
+  Bytes in(sizeof(word));
+  std::memcpy(in.data(), &other, sizeof(other));
+  ASSERT_TRUE(memory.write({*id, Dtype::kU64, 0, {1}, {1}}, in).ok());
+  ASSERT_TRUE(memory.remove(*id).ok());
+  EXPECT_EQ(word, 2U);  // nothing is on its way to what is no longer there
+  EXPECT_EQ(memory.remove(*id).message(), "there is no storage 0");
+  const auto scratch = memory.allocate(8);
+  ASSERT_TRUE(scratch.ok());
+  EXPECT_EQ(memory.remove(*scratch).code(), Code::kNotFound);
+}
+
+// What others do with storages is done before and after what the memory does, not meanwhile.
+TEST(DeviceMemoryTest, BeginsWhenTheDeviceIsIdle) {
+  LateDevice device;
+  const auto staging = small_staging(device);
+  DeviceTargetMemory memory(*staging);
+  std::uint64_t word = 1;
+  const auto id = memory.add(&word, sizeof(word));
+  ASSERT_TRUE(id.ok());
+  const TensorView view{*id, Dtype::kU64, 0, {1}, {1}};
+  const auto read = [&] {
+    Bytes out(sizeof(word));
+    EXPECT_TRUE(memory.read(view, out).ok());
+    return load_word<std::uint64_t>(out.data(), 0);
+  };
+  device.others = [&] { word = 2; };
+  EXPECT_EQ(read(), 2U);
+  device.others = [&] { word = 3; };
+  EXPECT_EQ(read(), 2U);  // nobody said so
+  memory.settle();
+  EXPECT_EQ(read(), 3U);
+  const std::uint64_t other = 5;
+  Bytes in(sizeof(word));
+  std::memcpy(in.data(), &other, sizeof(other));
+  ASSERT_TRUE(memory.write(view, in).ok());
+  ASSERT_TRUE(memory.synchronize().ok());
+  EXPECT_EQ(word, 5U);
+  device.others = [&] { word += 1; };
+  const std::uint32_t position = 0;
+  const std::uint64_t two = 3;  // zig-zagged and less one
+  ApplyCounts counts;
+  TargetChanges target;
+  target.storage = *id;
+  target.width = 8;
+  target.encoding = Encoding::kAdd;
+  ASSERT_TRUE(memory.apply(target, {&position, 1}, &two, ApplyMode::kWrite, &counts).ok());
+  EXPECT_EQ(word, 8U);
 }
 
 TEST(LoadDeviceTest, SaysWhatIsMissing) {
   const auto none = load_device("/nowhere/libdcr_device.so", 0);
   EXPECT_EQ(none.status().code(), Code::kNotFound);
   EXPECT_NE(none.status().message().find("/nowhere/libdcr_device.so"), std::string::npos);
+  EXPECT_NE(none.status().message().find("install DCR again"), std::string::npos);
   const auto other = load_device("libm.so.6", 0);
   EXPECT_EQ(other.status().message(), "libm.so.6 is no library of DCR's devices");
+}
+
+TEST(LoadDeviceTest, OpensWhatIsThere) {
+  {
+    const auto device = load_device(DCR_LATE_DEVICE_LIBRARY, 0);
+    ASSERT_TRUE(device.ok()) << device.status().message();
+    EXPECT_EQ((*device)->name(), "none");
+    check_applications(**device, 20);
+  }
+  EXPECT_EQ(load_device(DCR_LATE_DEVICE_LIBRARY, 7).status().message(), "there is no device 7");
+  EXPECT_EQ(load_device(DCR_LATE_DEVICE_LIBRARY, 1).status().code(), Code::kOk);
 }
 
 #ifdef DCR_DEVICE_LIBRARY
@@ -316,6 +366,7 @@ TEST(CudaDeviceTest, DoesAsTheHostDoes) {
   std::printf("on %s\n", (*device)->name().c_str());
   // What fails is not held against what comes next.
   EXPECT_EQ((*device)->allocate(std::uint64_t{1} << 60).status().code(), Code::kTooLarge);
+  EXPECT_TRUE((*device)->follow(nullptr).ok());  // the default stream
   check_applications(**device, campaign_cases(2000));
   check_views(**device, campaign_cases(2000));
 }

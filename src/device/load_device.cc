@@ -11,7 +11,10 @@ Result<std::unique_ptr<Device>> load_device(const std::string& path, int index) 
   void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   // The text is the calling thread's own.
   if (library == nullptr) {
-    return Status(Code::kNotFound, ::dlerror());  // NOLINT(concurrency-mt-unsafe)
+    const std::string reason = ::dlerror();  // NOLINT(concurrency-mt-unsafe)
+    return Status(Code::kNotFound, reason +
+                                       ": DCR's library of CUDA devices is built where nvcc (CUDA "
+                                       "12.8 or later) is found: install DCR again there");
   }
   auto* const open =
       reinterpret_cast<decltype(&dcr_open_device)>(::dlsym(library, "dcr_open_device"));

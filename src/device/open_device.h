@@ -8,10 +8,13 @@
 
 namespace dcr {
 
-// What both sides must have laid out alike.
+// Another one whenever Device's functions change.
+inline constexpr std::uint64_t kDeviceInterface = 1;
+
+// What both sides must have alike.
 inline constexpr std::uint64_t kDeviceLayout =
     (std::uint64_t{sizeof(Status)} << 48) | (std::uint64_t{sizeof(DeviceChanges)} << 32) |
-    (std::uint64_t{sizeof(DeviceWords)} << 16) | kFormatVersion;
+    (std::uint64_t{sizeof(DeviceWords)} << 16) | (kDeviceInterface << 8) | kFormatVersion;
 
 }  // namespace dcr
 

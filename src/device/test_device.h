@@ -7,9 +7,9 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "base/assert.h"
 #include "device/device.h"
@@ -17,8 +17,13 @@
 
 namespace dcr {
 
+// A stream, to a LateDevice: does what the stream was given.
+using LateStream = void (*)();
+
 class LateDevice final : public Device {
  public:
+  // What others give the device, done no earlier than somebody waits for the device.
+  std::function<void()> others;
   // Fails the operation with this number, counted from 0, and all after it.
   std::uint64_t fails_at = ~std::uint64_t{0};
   std::uint64_t bytes_max = ~std::uint64_t{0};  // of one allocation
@@ -48,14 +53,23 @@ class LateDevice final : public Device {
     DCR_ASSERT(sizes_.erase(memory) == 1);
     memory_.erase(memory);
   }
-  Result<void*> allocate_pinned(std::uint64_t bytes) override { return allocate(bytes); }
-  void release_pinned(void* memory) override { release(memory); }
+  Result<void*> allocate_pinned(std::uint64_t bytes) override {
+    DCR_ASSIGN(void* const memory, allocate(bytes));
+    pinned_.insert(memory);
+    return memory;
+  }
+  void release_pinned(void* memory) override {
+    DCR_ASSERT(pinned_.erase(memory) == 1);
+    release(memory);
+  }
 
   Status copy_in(void* device, const void* pinned, std::uint64_t bytes) override {
+    DCR_ASSERT(is_pinned(pinned, bytes));
     return later([=] { std::memcpy(device, pinned, static_cast<std::size_t>(bytes)); });
   }
   Status copy_out(void* pinned, const void* device, std::uint64_t bytes) override {
-    return copy_in(pinned, device, bytes);
+    DCR_ASSERT(is_pinned(pinned, bytes));
+    return later([=] { std::memcpy(pinned, device, static_cast<std::size_t>(bytes)); });
   }
   Status zero(void* device, std::uint64_t bytes) override {
     return later([=] { std::memset(device, 0, static_cast<std::size_t>(bytes)); });
@@ -79,11 +93,10 @@ class LateDevice final : public Device {
   Status scatter(const DeviceWords& words) override { return copy_words(words, false); }
 
   Status follow(void* stream) override {
-    DCR_TRY(next());
-    followed.push_back(stream);
-    return {};
+    return later([stream] {
+      if (stream != nullptr) reinterpret_cast<LateStream>(stream)();
+    });
   }
-  std::vector<void*> followed;
 
   Status mark(unsigned mark) override {
     DCR_TRY(next());
@@ -99,8 +112,21 @@ class LateDevice final : public Device {
     run(queued_);
     return next();
   }
+  Status wait_idle() override {
+    if (others) std::exchange(others, {})();
+    return synchronize();
+  }
 
  private:
+  bool is_pinned(const void* at, std::uint64_t bytes) const {
+    const auto* const first = static_cast<const std::uint8_t*>(at);
+    for (void* const memory : pinned_) {
+      const auto* const begin = static_cast<const std::uint8_t*>(memory);
+      if (first >= begin && first + bytes <= begin + sizes_.at(memory)) return true;
+    }
+    return false;
+  }
+
   Status next() {
     if (operations_++ < fails_at) return {};
     return {Code::kUnavailable, "the device has gone"};
@@ -140,6 +166,7 @@ class LateDevice final : public Device {
 
   std::map<void*, std::unique_ptr<std::uint64_t[]>> memory_;
   std::map<void*, std::uint64_t> sizes_;
+  std::set<void*> pinned_;
   std::deque<std::function<void()>> queue_;
   std::uint64_t queued_ = 0, done_ = 0, operations_ = 0;
   std::uint64_t marks_[kDeviceMarks] = {};

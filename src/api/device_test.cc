@@ -1,0 +1,206 @@
+// Weights on a device through the public header: random refits by a loader that uses the device
+// itself equal a dense load, and owners read what a stream has written. How the memories work:
+// src/device.
+#include "dcr/device.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "api/device_state.h"
+#include "api/test_receiver.h"
+#include "device/test_device.h"
+#include "receiver/test_refit.h"
+
+namespace dcr {
+namespace {
+
+constexpr std::uint64_t kSmallStagingBytes = 4 * kKiB;
+
+std::shared_ptr<StagedDevice> late_device() {
+  return StagedDevice::State::open(std::make_unique<LateDevice>(), kSmallStagingBytes).value();
+}
+
+// A loader whose parameters lie on the device. It reads and writes them at once, as one that has
+// the device to itself may, so whatever the core has left on its way there shows.
+class LoaderOnDevice final : public Loader {
+ public:
+  LoaderOnDevice(TestLoader& loader, DeviceTargets& targets) : loader_(loader), targets_(targets) {
+    for (const LoaderTarget& target : loader.all_targets) {
+      const std::uint64_t storage = target.view.storage;
+      const MutableByteSpan bytes = loader.memory().bytes(storage);
+      if (!there_.contains(storage)) {
+        // Not all of it need lie on the device.
+        there_[storage] = there_.size() % 4 == 3
+                              ? targets.add_host(bytes)
+                              : targets.add_device(bytes.data(), bytes.size()).value();
+      }
+    }
+  }
+
+  std::vector<LoaderTarget> targets() override {
+    std::vector<LoaderTarget> all = loader_.all_targets;
+    for (LoaderTarget& target : all) target.view.storage = there_.at(target.view.storage);
+    return all;
+  }
+
+  Result<LoadReport> load(std::string_view name, const TensorView& value,
+                          LoaderHook& hook) override {
+    DCR_ASSIGN(const MutableByteSpan bytes, targets_.find_host(value.storage));
+    TensorView given = value;
+    given.storage = loader_.memory().add(bytes);
+    there_[given.storage] = value.storage;
+    Translated translated(*this, hook);
+    Result<LoadReport> report = loader_.load(name, given, translated);
+    there_.erase(given.storage);
+    DCR_TRY(loader_.memory().remove(given.storage));
+    targets_.settle();
+    return report;
+  }
+
+ private:
+  // Temporaries lie on the device, too.
+  class Translated final : public LoaderHook {
+   public:
+    Translated(LoaderOnDevice& loader, LoaderHook& hook) : loader_(loader), hook_(hook) {}
+
+    Result<LoaderVerdict> on_event(const LoaderEvent& event) override {
+      LoaderEvent there = event;
+      there.destination.storage = loader_.there_.at(event.destination.storage);
+      loader_.targets_.settle();
+      if (!event.source) return hook_.on_event(there);
+      const auto known = loader_.there_.find(event.source->storage);
+      if (known != loader_.there_.end()) {
+        there.source->storage = known->second;
+        return hook_.on_event(there);
+      }
+      const MutableByteSpan bytes = loader_.loader_.memory().bytes(event.source->storage);
+      DCR_ASSIGN(there.source->storage, loader_.targets_.add_device(bytes.data(), bytes.size()));
+      Result<LoaderVerdict> verdict = hook_.on_event(there);
+      DCR_TRY(loader_.targets_.remove(there.source->storage));
+      return verdict;
+    }
+
+   private:
+    LoaderOnDevice& loader_;
+    LoaderHook& hook_;
+  };
+
+  TestLoader& loader_;
+  DeviceTargets& targets_;
+  std::map<std::uint64_t, std::uint64_t> there_;
+};
+
+TEST(DeviceTargetsTest, RefitsEqualDenseLoads) {
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE(seed);
+    TestRefit refit(seed);
+    TestRank dense, rank;
+    refit.add_loads(&dense);
+    refit.add_loads(&rank);
+    ASSERT_TRUE(load_dense(dense.loader, refit.catalogue, refit.new_words).ok());
+    ASSERT_TRUE(load_dense(rank.loader, refit.catalogue, refit.old_words).ok());
+    const auto targets = DeviceTargets::create(late_device(), std::uint64_t{1} << 26);
+    LoaderOnDevice loader(rank.loader, *targets);
+    EmbeddedReceiverOptions options;
+    options.owners = public_boxes(refit);
+    options.threads = seed % 2 == 0 ? 1 : 3;
+    options.post_apply_checks = seed % 3 == 0;
+    auto made = EmbeddedReceiver::create(refit.catalogue.tensors(), loader, *targets, options);
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    EmbeddedReceiver& receiver = **made;
+    const Status prewarmed = receiver.prewarm();
+    ASSERT_TRUE(prewarmed.ok()) << prewarmed.message();
+    ASSERT_TRUE(receiver.audit(read_from(refit.old_words, refit.catalogue)).ok());
+    const AttemptHeader header{{1, 2, 3}, 7, 4, 5, ApplyMode::kWrite};
+    ASSERT_TRUE(receiver.begin_attempt({header.run, 7, 4, 5}).ok());
+    for (const SentPayload& payload : refit.send(header, receiver.classes(), false)) {
+      ASSERT_TRUE(receiver.ingest(payload.bytes).ok());
+    }
+    for (std::uint32_t owner = 0; owner < refit.owners(); ++owner) {
+      ASSERT_TRUE(receiver.end_of_owner(owner, refit.payloads(owner)).ok());
+    }
+    ASSERT_TRUE(receiver.apply().ok());
+    ASSERT_TRUE(receiver.finish().ok());
+    EXPECT_EQ(rank.parameters(), dense.parameters());
+    ASSERT_TRUE(receiver.audit(read_from(refit.new_words, refit.catalogue)).ok());
+  }
+}
+
+TEST(DeviceTargetsTest, NamesWhatIsMissing) {
+  const auto targets = DeviceTargets::create(late_device(), 100);
+  alignas(8) std::uint8_t words[16] = {};
+  const std::uint64_t host = targets->add_host(words);
+  const auto device = targets->add_device(words, sizeof(words));
+  ASSERT_TRUE(device.ok());
+  EXPECT_NE(host, *device);
+  EXPECT_EQ(*targets->storage_bytes(host), 16U);
+  EXPECT_EQ(*targets->storage_bytes(*device), 16U);
+  EXPECT_EQ(targets->find_host(host)->data(), words);
+  EXPECT_EQ(targets->find_host(*device).status().code(), Code::kNotFound);
+  EXPECT_EQ(targets->add_device(words + 4, 4).status().code(), Code::kInvalidArgument);
+  ASSERT_TRUE(targets->remove(*device).ok());
+  EXPECT_EQ(targets->storage_bytes(*device).status().code(), Code::kNotFound);
+  EXPECT_EQ(targets->remove(*device).code(), Code::kNotFound);
+  const auto scratch = targets->allocate(60);
+  ASSERT_TRUE(scratch.ok());
+  EXPECT_EQ(targets->allocate(60).status().code(), Code::kTooLarge);
+  EXPECT_TRUE(targets->find_host(*scratch).ok());
+  EXPECT_TRUE(targets->release(*scratch).ok());
+}
+
+std::uint16_t stepped[3] = {1, 2, 3};
+
+TEST(DeviceStoragesTest, ReadsWhatTheStreamWasGiven) {
+  const auto device = late_device();
+  const std::uint16_t host[3] = {7, 8, 9};
+  const auto bytes_of = [](const std::uint16_t* words) {
+    return reinterpret_cast<const std::uint8_t*>(words);
+  };
+  DeviceStorages storages(2);
+  storages.set_host(0, {bytes_of(host), sizeof(host)});
+  storages.set_device(1, device, stepped, sizeof(stepped));
+  const auto read = [&](std::uint64_t storage, std::uint64_t stride) {
+    std::uint16_t out[2] = {};
+    const Status status = storages.read({storage, Dtype::kBF16, 0, {2}, {stride}},
+                                        {reinterpret_cast<std::uint8_t*>(out), sizeof(out)});
+    EXPECT_TRUE(status.ok()) << status.message();
+    return std::pair(out[0], out[1]);
+  };
+  EXPECT_EQ(read(0, 2), (std::pair<std::uint16_t, std::uint16_t>(7, 9)));
+  EXPECT_EQ(read(1, 2), (std::pair<std::uint16_t, std::uint16_t>(1, 3)));
+  const LateStream step = [] { stepped[0] = 4; };
+  ASSERT_TRUE(device->follow(reinterpret_cast<void*>(step)).ok());
+  EXPECT_EQ(read(1, 1), (std::pair<std::uint16_t, std::uint16_t>(4, 2)));
+  // To where it was offloaded, one element on, and away.
+  storages.set_host(1, {bytes_of(host), sizeof(host)});
+  EXPECT_EQ(read(1, 1), (std::pair<std::uint16_t, std::uint16_t>(7, 8)));
+  storages.set_device(0, device, stepped + 1, 4);
+  EXPECT_EQ(read(0, 1), (std::pair<std::uint16_t, std::uint16_t>(2, 3)));
+  std::uint8_t out[4];
+  EXPECT_EQ(storages.read({0, Dtype::kU8, 1, {4}, {1}}, out).message(),
+            "a view of storage 0 leaves it");
+  storages.set_device(0, device, bytes_of(stepped) + 1, 4);
+  EXPECT_EQ(storages.read({0, Dtype::kBF16, 0, {2}, {1}}, out).message(),
+            "storage 0 on a device is not aligned to its elements");
+  storages.clear();
+  EXPECT_EQ(storages.read({1, Dtype::kU8, 0, {4}, {1}}, out).code(), Code::kInvalidArgument);
+}
+
+TEST(StagedDeviceTest, OpensOrSaysWhyNot) {
+  const auto device = StagedDevice::open(DCR_LATE_DEVICE_LIBRARY, 1);
+  ASSERT_TRUE(device.ok()) << device.status().message();
+  EXPECT_EQ((*device)->name(), "none");
+  EXPECT_EQ((*device)->staging_bytes(), 64U << 20);
+  const auto none = StagedDevice::open("/nowhere/libdcr_device.so", 0);
+  EXPECT_EQ(none.status().code(), Code::kNotFound);
+  EXPECT_EQ(none.status().message().rfind("device 0: /nowhere/libdcr_device.so", 0), 0U)
+      << none.status().message();
+  EXPECT_EQ(StagedDevice::open(DCR_LATE_DEVICE_LIBRARY, 2).status().message(),
+            "device 2: there is no device 2");
+  EXPECT_EQ(StagedDevice::open(DCR_LATE_DEVICE_LIBRARY, 0, 100).status().message(),
+            "device 0: staging buffers of 100 bytes: at least 4096");
+}
+
+}  // namespace
+}  // namespace dcr
