@@ -3,6 +3,7 @@
 
 #include "bindings.h"
 #include "dcr/options.h"
+#include "device.h"
 #include "owner.h"
 #include "receiver.h"
 #include "run.h"
@@ -12,6 +13,7 @@ NB_MODULE(_core, module) {
   module.attr("format_version") = dcr::kFormatVersion;
   dcr::python::bind_progress(module);
   dcr::python::bind_delta(module);
+  dcr::python::bind_device(module);
   dcr::python::bind_owner(module);
   dcr::python::bind_receiver(module);
   dcr::python::bind_run(module);

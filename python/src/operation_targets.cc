@@ -1,4 +1,4 @@
-#include "device_targets.h"
+#include "operation_targets.h"
 
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
@@ -14,7 +14,7 @@ namespace {
 namespace nb = nanobind;
 
 // Ids of the object's storages; those of host memory count from 0 and stay far below.
-constexpr std::uint64_t kDeviceIds = std::uint64_t{1} << 62;
+constexpr std::uint64_t kObjectIds = std::uint64_t{1} << 62;
 
 Status not_found(std::uint64_t storage) {
   return {Code::kNotFound, "there is no storage " + std::to_string(storage)};
@@ -36,16 +36,16 @@ nb::list dims_of(const TargetChanges& target) {
 
 }  // namespace
 
-std::uint64_t DeviceTargets::add(std::uint64_t bytes) {
-  bytes_[kDeviceIds + next_] = bytes;
-  return kDeviceIds + next_++;
+std::uint64_t OperationTargets::add(std::uint64_t bytes) {
+  bytes_[kObjectIds + next_] = bytes;
+  return kObjectIds + next_++;
 }
 
-Status DeviceTargets::remove(std::uint64_t storage) {
+Status OperationTargets::remove(std::uint64_t storage) {
   return bytes_.erase(storage) == 1 ? Status() : not_found(storage);
 }
 
-void DeviceTargets::raise_kept() {
+void OperationTargets::raise_kept() {
   if (!kept_) return;
   nb::python_error error = std::move(*kept_);
   kept_.reset();
@@ -53,7 +53,7 @@ void DeviceTargets::raise_kept() {
 }
 
 template <typename Call>
-Status DeviceTargets::call(const Call& call) {
+Status OperationTargets::call(const Call& call) {
   const nb::gil_scoped_acquire acquire;
   try {
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
@@ -69,16 +69,17 @@ Status DeviceTargets::call(const Call& call) {
   }
 }
 
-Result<std::uint64_t> DeviceTargets::storage_bytes(std::uint64_t storage) const {
-  if (storage < kDeviceIds) return scratch_->storage_bytes(storage);
+Result<std::uint64_t> OperationTargets::storage_bytes(std::uint64_t storage) const {
+  if (storage < kObjectIds) return scratch_->storage_bytes(storage);
   const auto found = bytes_.find(storage);
   if (found == bytes_.end()) return not_found(storage);
   return found->second;
 }
 
-Status DeviceTargets::apply(const TargetChanges& target, std::span<const std::uint32_t> positions,
-                            const void* values, ApplyMode mode, ApplyCounts* counts) {
-  if (target.storage < kDeviceIds) {
+Status OperationTargets::apply(const TargetChanges& target,
+                               std::span<const std::uint32_t> positions, const void* values,
+                               ApplyMode mode, ApplyCounts* counts) {
+  if (target.storage < kObjectIds) {
     return scratch_->apply(target, positions, values, mode, counts);
   }
   DCR_TRY(storage_bytes(target.storage).status());
@@ -94,8 +95,8 @@ Status DeviceTargets::apply(const TargetChanges& target, std::span<const std::ui
   });
 }
 
-Status DeviceTargets::read(const TensorView& view, std::span<std::uint8_t> out) {
-  if (view.storage < kDeviceIds) return scratch_->read(view, out);
+Status OperationTargets::read(const TensorView& view, std::span<std::uint8_t> out) {
+  if (view.storage < kObjectIds) return scratch_->read(view, out);
   DCR_TRY(storage_bytes(view.storage).status());
   if (out.empty()) return {};
   return call([&] {
@@ -104,8 +105,8 @@ Status DeviceTargets::read(const TensorView& view, std::span<std::uint8_t> out) 
   });
 }
 
-Status DeviceTargets::write(const TensorView& view, std::span<const std::uint8_t> in) {
-  if (view.storage < kDeviceIds) return scratch_->write(view, in);
+Status OperationTargets::write(const TensorView& view, std::span<const std::uint8_t> in) {
+  if (view.storage < kObjectIds) return scratch_->write(view, in);
   DCR_TRY(storage_bytes(view.storage).status());
   if (in.empty()) return {};
   return call([&] {
@@ -114,24 +115,25 @@ Status DeviceTargets::write(const TensorView& view, std::span<const std::uint8_t
   });
 }
 
-Status DeviceTargets::synchronize() {
+Status OperationTargets::synchronize() {
   return call([&] { operations_.attr("synchronize")(); });
 }
 
-void bind_device_targets(nb::module_& module) {
-  nb::class_<DeviceTargets>(
-      module, "DeviceTargets",
+void bind_operation_targets(nb::module_& module) {
+  nb::class_<OperationTargets>(
+      module, "OperationTargets",
       "Parameters that an object's operations reach, wherever they lie; scratch in host memory.")
       .def(nb::init<std::uint64_t, nb::object>(), nb::arg("scratch_bytes_max"),
            nb::arg("operations"))
-      .def("add", &DeviceTargets::add, nb::arg("bytes"),
+      .def("add", &OperationTargets::add, nb::arg("bytes"),
            "Adds a storage of the object's. Returns the id by which it is asked for it.")
       .def(
-          "remove", [](DeviceTargets& self, std::uint64_t storage) { check(self.remove(storage)); },
+          "remove",
+          [](OperationTargets& self, std::uint64_t storage) { check(self.remove(storage)); },
           nb::arg("storage"), "Forgets a storage.")
       .def(
           "address",
-          [](const DeviceTargets& self, std::uint64_t storage) {
+          [](const OperationTargets& self, std::uint64_t storage) {
             const std::span<std::uint8_t> bytes = take(self.scratch().find(storage));
             return std::pair(reinterpret_cast<std::uintptr_t>(bytes.data()),
                              static_cast<std::uint64_t>(bytes.size()));

@@ -30,10 +30,10 @@ namespace dcr::python {
 // it is kUnavailable, with its words.
 //
 // Thread safety: the GIL's. Each call takes it, so a receiver of these has one thread.
-class DeviceTargets final : public TargetMemory {
+class OperationTargets final : public TargetMemory {
  public:
   // REQUIRES: the GIL is held, as in all but the port's functions.
-  DeviceTargets(std::uint64_t scratch_bytes_max, nanobind::object operations)
+  OperationTargets(std::uint64_t scratch_bytes_max, nanobind::object operations)
       : scratch_(HostTargets::create(scratch_bytes_max)), operations_(std::move(operations)) {}
 
   // A storage of the object's; returns its id.
@@ -63,6 +63,6 @@ class DeviceTargets final : public TargetMemory {
   std::optional<nanobind::python_error> kept_;
 };
 
-void bind_device_targets(nanobind::module_& module);
+void bind_operation_targets(nanobind::module_& module);
 
 }  // namespace dcr::python

@@ -19,7 +19,9 @@
 
 #include "arrays.h"
 #include "blocking.h"
+#include "dcr/device.h"
 #include "dcr/owner.h"
+#include "device.h"
 #include "errors.h"
 #include "handle.h"
 #include "records.h"
@@ -181,7 +183,7 @@ class PythonOwner {
     const auto spans = spans_of(declarations);
     if (rank < spans.size()) {
       const RankDeclaration own = take(decode_declaration(spans[rank]));
-      memory_ = std::make_unique<HostStorages>(own.tasks.size());
+      memory_ = std::make_unique<DeviceStorages>(own.tasks.size());
       for (const DeclaredTask& task : own.tasks) {
         names_.push_back(task.name);
         dtypes_.push_back(task.dtype);
@@ -217,20 +219,32 @@ class PythonOwner {
       raise(invalid(std::to_string(count) + " storages for " + std::to_string(names_.size()) +
                     " tasks"));
     }
-    std::vector<Array> given;
+    std::vector<Given> given(count);
     for (std::size_t i = 0; i < count; ++i) {
-      Array array = array_of(arrays[i], names_[i]);
+      const nb::object one = arrays[i];
+      if (nb::isinstance<DeviceBytes>(one)) {
+        given[i].on_device = nb::cast<DeviceBytes>(one);
+        continue;
+      }
+      Array array = array_of(one, names_[i]);
       if (!array.contiguous()) raise(invalid("storage \"" + names_[i] + "\" is not contiguous"));
       if (array.dtype != Dtype::kU8 && array.dtype != dtypes_[i]) {
         raise(invalid("storage \"" + names_[i] + "\" is " + std::string(dtype_name(array.dtype)) +
                       "; " + std::string(dtype_name(dtypes_[i])) + " was declared"));
       }
-      given.push_back(std::move(array));
+      given[i].array = std::move(array);
     }
     clear_storages();
     for (std::size_t i = 0; i < count; ++i) {
-      memory_->set(i, given[i].span());
-      held_.push_back(std::move(given[i].owner));
+      if (given[i].on_device) {
+        DeviceBytes& there = *given[i].on_device;
+        memory_->set_device(i, there.device, reinterpret_cast<const void*>(there.address),
+                            there.bytes);
+        held_.push_back(std::move(there.keeps));
+      } else {
+        memory_->set_host(i, given[i].array.span());
+        held_.push_back(std::move(given[i].array.owner));
+      }
     }
   }
 
@@ -334,6 +348,11 @@ class PythonOwner {
   }
 
  private:
+  struct Given {
+    std::optional<DeviceBytes> on_device;
+    Array array;  // of what lies in host memory
+  };
+
   static RunId run_of(const nb::bytes& bytes) {
     RunId run{};
     if (bytes.size() != run.size()) {
@@ -348,7 +367,7 @@ class PythonOwner {
   std::vector<std::string> names_;  // of the tasks
   std::vector<Dtype> dtypes_;       // likewise
   std::vector<nb::object> held_;    // what the storages lie in
-  std::unique_ptr<HostStorages> memory_;
+  std::unique_ptr<DeviceStorages> memory_;
   std::unique_ptr<EmbeddedOwner> owner_;
 };
 
@@ -384,8 +403,8 @@ void bind_construction(nb::class_<PythonOwner>& owner) {
             nb::arg("baseline_file") = "", nb::arg("key") = nb::bytes("", 0));
   owner.def("set_storages", &PythonOwner::set_storages, nb::arg("storages"),
             nb::sig("def set_storages(self, storages: Sequence[object]) -> None"),
-            "Where the tasks' tensors lie from now on: one contiguous host array a task, which is "
-            "kept alive until the next call or clear_storages().");
+            "Where the tasks' tensors lie from now on: one contiguous host array or DeviceBytes a "
+            "task, which is kept alive until the next call or clear_storages().");
   owner.def("clear_storages", &PythonOwner::clear_storages, "Lets go of the arrays.");
   owner.def_prop_ro("rank", [](const PythonOwner& self) { return self.checked().rank(); });
   owner.def_prop_ro("ranks", [](const PythonOwner& self) { return self.checked().ranks(); });

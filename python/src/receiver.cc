@@ -17,10 +17,11 @@
 #include <utility>
 
 #include "arrays.h"
+#include "dcr/device.h"
 #include "dcr/receiver.h"
-#include "device_targets.h"
 #include "errors.h"
 #include "handle.h"
+#include "operation_targets.h"
 #include "python_loader.h"
 
 namespace dcr::python {
@@ -60,12 +61,13 @@ std::vector<CanonicalTensor> canonical_tensors(const std::vector<TensorTuple>& t
 TargetMemory& memory_of(nb::handle targets) {
   if (nb::isinstance<HostTargets>(targets)) return nb::cast<HostTargets&>(targets);
   if (nb::isinstance<DeviceTargets>(targets)) return nb::cast<DeviceTargets&>(targets);
+  if (nb::isinstance<OperationTargets>(targets)) return nb::cast<OperationTargets&>(targets);
   return nb::cast<SizedTargets&>(targets);
 }
 
 // Throws what operations on a device raised meanwhile.
 void raise_kept(nb::handle targets) {
-  if (nb::isinstance<DeviceTargets>(targets)) nb::cast<DeviceTargets&>(targets).raise_kept();
+  if (nb::isinstance<OperationTargets>(targets)) nb::cast<OperationTargets&>(targets).raise_kept();
 }
 
 // `stage` outlives the callback: the core copies it without the GIL.
@@ -451,7 +453,7 @@ EmbeddedReceiver& embedded_receiver(nb::handle object) {
 void bind_receiver(nb::module_& module) {
   bind_loader(module);
   bind_targets(module);
-  bind_device_targets(module);
+  bind_operation_targets(module);
   bind_results(module);
   ReceiverClass type(module, "EmbeddedReceiver", "The receiver of one serving rank.",
                      nb::type_slots(receiver_slots));

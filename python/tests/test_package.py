@@ -1,11 +1,15 @@
 """The package as it is installed."""
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import dcr
+import dcr._core
+import pytest
 
 
 def test_format_version() -> None:
@@ -24,3 +28,14 @@ def test_what_needs_torch_is_skipped_without_it() -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "test_files.py::" in ended.stdout
     assert re.search(r"test_run\.py:\d+: needs torch$", ended.stdout, re.MULTILINE)
+
+
+def test_the_library_of_devices_is_there_where_it_can_be_built() -> None:
+    nvcc = shutil.which("nvcc", path=f"{os.environ['PATH']}:/usr/local/cuda/bin")
+    library = Path(dcr._core.__file__).parent / "libdcr_device.so"
+    if nvcc is None:
+        pytest.skip("there is no nvcc")
+    codes = subprocess.run([nvcc, "--list-gpu-code"], capture_output=True, text=True, check=True)
+    if "sm_100" not in codes.stdout:
+        pytest.skip("nvcc is older than CUDA 12.8")
+    assert library.is_file()

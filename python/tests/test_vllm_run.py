@@ -96,6 +96,26 @@ def same_process(run: Path, model: Path, saved: list[Path]) -> list[Any]:
     return found
 
 
+def on_a_device(run: Path, model: Path, saved: list[Path], library: Path) -> list[Any]:
+    """The same, where all parameters lie on a device."""
+    from dcr import _core
+    from dcr.vllm.backend import DcrWeightTransferEngine
+    from late_device import Everywhere, reaching
+
+    made = []
+    start = DcrWeightTransferEngine.start
+
+    def starts(self: Any, engine: str, rank: int) -> str:
+        made.append(self._staged)  # the constructor's, before vLLM has measured its memory
+        return start(self, engine, rank)
+
+    DcrWeightTransferEngine.start = starts
+    with reaching(Everywhere(library)):
+        found = same_process(run, model, saved)
+        assert isinstance(made[0], _core.StagedDevice)
+    return found
+
+
 def llm(run: Path, model: Path) -> None:
     """`LLM`, with its processes started as it starts them."""
     from vllm import LLM
@@ -129,6 +149,17 @@ def test_in_process(run: Path, tmp_path: Path) -> None:
     expected = [Child(fresh, directory) for directory in saved[1:]]
     assert found[1:] == [one.result() for one in expected]
     assert found[0] != found[1] != found[2]
+
+
+def test_in_process_on_a_device(run: Path, tmp_path: Path) -> None:
+    from late_device import build_late_device
+
+    (model,) = make_model(tmp_path, 1)
+    saved = [tmp_path / f"step{number}" for number in range(2)]
+    library = build_late_device(tmp_path)
+    found = Child(on_a_device, run, model, saved, library, **REAL).result()
+    assert found[1] == Child(fresh, saved[1]).result()
+    assert found[0] != found[1]
 
 
 def test_llm(run: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from dcr._core import LoaderBatchHook, LoaderHook, TensorView
 from dcr.errors import Unsupported
+from dcr.torch import devices
 from dcr.torch.hook import LoadMode, WriteRecorder
 from dcr.torch.storages import Storages, view_of
 
@@ -70,7 +71,8 @@ class TorchLoader:
         scratch_bytes_max: of probes and scratch tensors together.
         batch_entries_max: how many names are traced in one call.
         torch_operations: reach parameters through torch's operations on integer views, on whatever
-            device they lie; by default where some don't lie in host memory.
+            device they lie; by default where some lie neither in host memory nor on one CUDA
+            device, or where DCR's library of such devices is missing.
 
     Parameters may all lie on the meta device, where geometry can be traced.
     Not thread-safe: a loader that writes from other threads is found out and refused.
@@ -89,11 +91,21 @@ class TorchLoader:
         self._module = module
         self._load_weights: LoadWeights = load_weights or own or state_dict_loader(module)
         self.batch_entries_max = batch_entries_max
-        devices = {tensor.device.type for _, tensor in named_tensors(module)}
+        storages = [tensor.untyped_storage() for _, tensor in named_tensors(module)]
+        kinds = {storage.device.type for storage in storages}
+        device = None if torch_operations else devices.common_device(storages)
+        staged = None
+        if device is not None:
+            opens = devices.staged if torch_operations is False else devices.staged_for_receiver
+            staged = opens(device)
         if torch_operations is None:
-            torch_operations = bool(devices - {"cpu", "meta"})
+            torch_operations = staged is None and (
+                device is not None or bool(kinds - {"cpu", "meta"})
+            )
         self.torch_operations = torch_operations
-        self.storages = Storages("meta" in devices, scratch_bytes_max, torch_operations)
+        self.storages = Storages(
+            "meta" in kinds, scratch_bytes_max, torch_operations, device, staged
+        )
         self._places: list[_Place] = []
 
     def targets(self) -> list[tuple[str, TensorView]]:
@@ -128,7 +140,7 @@ class TorchLoader:
 
     def _run(self, pairs: list[tuple[str, torch.Tensor]], recorder: "_Recorder") -> None:
         try:
-            with torch.no_grad(), LoadMode(recorder):
+            with self.storages.in_use(), torch.no_grad(), LoadMode(recorder):
                 self._load_weights(iter(pairs))
         finally:
             # Assigning `.data`, or another parameter, is no operation that a dispatcher sees.
@@ -187,27 +199,31 @@ class _OneRecorder(_Recorder):
         assert view is not None
         return view
 
+    def _tell(self, kind: str, operation: str, destination: TensorView, *what: Any) -> bool:
+        self._storages.settle()
+        return self._hook.on_event(kind, operation, destination, *what)
+
     def copy(self, operation: str, destination: torch.Tensor, source: torch.Tensor) -> bool:
         view = self._target(destination)
         plain = not (source.is_conj() or source.is_neg())
         known = self._view(source) if plain else None
         if known is not None:
-            return self._hook.on_event("copy", operation, view, known)
+            return self._tell("copy", operation, view, known)
         with self._storages.lend(source) as lent:
-            return self._hook.on_event("copy", operation, view, lent)
+            return self._tell("copy", operation, view, lent)
 
     def fill(self, operation: str, destination: torch.Tensor, word: int) -> bool:
-        return self._hook.on_event("fill", operation, self._target(destination), None, word)
+        return self._tell("fill", operation, self._target(destination), None, word)
 
     def other(self, operation: str, destination: torch.Tensor) -> bool:
-        return self._hook.on_event("other", operation, self._target(destination))
+        return self._tell("other", operation, self._target(destination))
 
     def replace(self, operation: str, destination: torch.Tensor) -> bool:
-        return self._hook.on_event("replace", operation, self._target(destination))
+        return self._tell("replace", operation, self._target(destination))
 
     def collective(self, operation: str) -> None:
         nowhere = TensorView(0, "U8", 0, [0], [1])
-        self._hook.on_event("collective", operation, nowhere)
+        self._tell("collective", operation, nowhere)
 
 
 class _BatchRecorder(_Recorder):

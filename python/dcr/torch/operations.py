@@ -14,7 +14,7 @@ _CHUNK = 1 << 18  # words at a time: what an operation allocates is in proportio
 
 
 class TorchOperations:
-    """What a `DeviceTargets` of the core asks for. Nothing allocates in proportion to a tensor or
+    """What `OperationTargets` of the core ask for. Nothing allocates in proportion to a tensor or
     to what comes at once."""
 
     def __init__(self) -> None:

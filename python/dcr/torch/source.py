@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from dcr import _core
-from dcr.errors import Mismatch, Unsupported
+from dcr.errors import Error, Mismatch, Unsupported
+from dcr.torch import devices
 from dcr.torch.conversion import CanonicalPart, Export, is_of_transformers, learn_conversion
 from dcr.torch.placement import Placement, Shards, shard_boxes, shards_of
 
@@ -190,17 +191,16 @@ def _placement(name: str, placement: object) -> Placement:
     )
 
 
-def storage_bytes(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """The memory from a tensor's first element to its last, as bytes."""
-    local = local_tensor(tensor)
+def byte_range(name: str, local: torch.Tensor) -> tuple[int, int]:
+    """Of a tensor's storage: where its first element begins and how many bytes it takes from there
+    to the end of its last."""
     last = sum(
         (size - 1) * stride for size, stride in zip(local.shape, local.stride(), strict=True)
     )
     words = 0 if local.numel() == 0 else last + 1
-    memory = torch.empty(0, dtype=torch.uint8)
     width = local.element_size()
     storage = local.untyped_storage()
-    begin = local.storage_offset() * width
+    begin = int(local.storage_offset()) * width
     # set_() would make a storage longer that is too short, and what it gets is noise.
     if begin + words * width > storage.nbytes():
         raise Mismatch(
@@ -208,7 +208,14 @@ def storage_bytes(name: str, tensor: torch.Tensor) -> torch.Tensor:
             f"{begin + words * width}; bring it back before a refit",
             name,
         )
-    return memory.set_(storage, begin, (words * width,), (1,))
+    return begin, words * width
+
+
+def storage_bytes(name: str, local: torch.Tensor) -> torch.Tensor:
+    """The memory from a tensor's first element to its last, as bytes."""
+    begin, size = byte_range(name, local)
+    memory = torch.empty(0, dtype=torch.uint8)
+    return memory.set_(local.untyped_storage(), begin, (size,), (1,))
 
 
 @dataclass(frozen=True)
@@ -228,8 +235,8 @@ class SourceModel:
 
     Plain modules, DDP, and DTensors (FSDP2, tensor parallelism, both). Tensors have the names,
     shapes and dtypes of the checkpoint that the model saves. Raises `Unsupported` by name for FSDP1
-    and PEFT, for placements other than Shard and Replicate, for tensors outside host memory, and
-    where saving computes with values.
+    and PEFT, for placements other than Shard and Replicate, for tensors that lie neither in host
+    memory nor on CUDA devices, and where saving computes with values.
     """
 
     def __init__(
@@ -249,6 +256,7 @@ class SourceModel:
         self._index: dict[str, int] = {}
         self._tasks: list[_Task] = []
         self._found: set[int] = set()
+        self._staged: dict[torch.device, _core.StagedDevice] = {}  # that tensors lay on
         for name, tensor in tensors.items():
             self._add(name, tensor, tuple(conversion[name]))
 
@@ -303,12 +311,14 @@ class SourceModel:
         what an optimizer of the model has."""
         return self._found | {id(parameter) for parameter in self.model.parameters()}
 
-    def storages(self) -> list[torch.Tensor]:
+    def storages(self) -> "list[torch.Tensor | _core.DeviceBytes]":
         """The memory of this rank's tensors, looked up now: what was offloaded, resized or
-        replaced is found where it is. Raises `Mismatch` naming a tensor that became another."""
+        replaced is found where it is. On devices it is read when what the calling thread's current
+        stream has been given is done. Raises `Mismatch` naming a tensor that became another."""
         tensors = state_tensors(self.model)
         self._found = {id(tensor) for tensor in tensors.values()}
-        storages = []
+        storages: list[torch.Tensor | _core.DeviceBytes] = []
+        followed: set[torch.device] = set()
         for task in self._tasks:
             tensor = tensors.get(task.source)
             if tensor is None:
@@ -321,11 +331,33 @@ class SourceModel:
                     f"{task.name} was declared as {then} and is {now}: make a new owner",
                     task.source,
                 )
-            if local.device.type != "cpu":
+            device = devices.reach.device_of(local.untyped_storage())
+            if device is None and local.device.type != "cpu":
                 raise Unsupported(
-                    f"{task.source} is on {local.device}: this owner reads host memory only",
+                    f"{task.source} is on {local.device}: owners read host memory and CUDA's",
                     task.source,
                 )
-            storages.append(storage_bytes(task.source, tensor))
+            if device is None:
+                storages.append(storage_bytes(task.source, local))
+                continue
+            staged = self._open(task.source, device)
+            if device not in followed:
+                staged.follow(devices.reach.stream(device))
+                followed.add(device)
+            begin, size = byte_range(task.source, local)
+            address = local.untyped_storage().data_ptr() + begin
+            storages.append(_core.DeviceBytes(staged, address, size, local))
         return storages
+
+    def _open(self, name: str, device: torch.device) -> _core.StagedDevice:
+        if device not in self._staged:
+            try:
+                self._staged[device] = devices.staged(device)
+            except Error as error:
+                raise type(error)(
+                    f"{name} is on {device}, which cannot be read: {error}; or move the model to "
+                    "host memory for refits",
+                    name,
+                ) from error
+        return self._staged[device]
 

@@ -6,8 +6,16 @@ from contextlib import contextmanager
 
 import torch
 
-from dcr._core import DeviceTargets, HostTargets, SizedTargets, TensorView
+from dcr._core import (
+    DeviceTargets,
+    HostTargets,
+    OperationTargets,
+    SizedTargets,
+    StagedDevice,
+    TensorView,
+)
 from dcr.errors import Unsupported
+from dcr.torch import devices
 from dcr.torch.operations import TorchOperations
 
 _NAMES = {
@@ -61,15 +69,29 @@ class Storages:
 
     Storages are told apart by their implementation's address (`_cdata`), which no other has while
     this one lives.
+
+    `device`, opened as `staged`, is where those that aren't in host memory lie, as far as the core
+    reaches them by itself.
     """
 
-    def __init__(self, meta: bool, scratch_bytes_max: int, torch_operations: bool) -> None:
+    def __init__(
+        self,
+        meta: bool,
+        scratch_bytes_max: int,
+        torch_operations: bool,
+        device: torch.device | None = None,
+        staged: StagedDevice | None = None,
+    ) -> None:
         self._operations = TorchOperations()
-        self.memory: HostTargets | SizedTargets | DeviceTargets
+        self._device = device
+        self._staged = staged  # kept open
+        self.memory: HostTargets | SizedTargets | DeviceTargets | OperationTargets
         if meta:
             self.memory = SizedTargets()
         elif torch_operations:
-            self.memory = DeviceTargets(scratch_bytes_max, self._operations)
+            self.memory = OperationTargets(scratch_bytes_max, self._operations)
+        elif staged is not None:
+            self.memory = DeviceTargets(staged, scratch_bytes_max)
         else:
             self.memory = HostTargets(scratch_bytes_max)
         self._known: dict[int, tuple[int, torch.UntypedStorage, int, int]] = {}
@@ -78,8 +100,10 @@ class Storages:
         """The id of the tensor's storage; a new one if it is new, or lies elsewhere than before."""
         storage = tensor.untyped_storage()
         key = storage._cdata
-        if isinstance(self.memory, HostTargets) and tensor.device.type != "cpu":
-            raise Unsupported(f"{name!r} lies on {tensor.device}, not in host memory", name)
+        if not self._reaches(storage):
+            raise Unsupported(
+                f"{name!r} lies on {tensor.device}, which this receiver does not reach", name
+            )
         meta = isinstance(self.memory, SizedTargets)
         address, size = (0 if meta else storage.data_ptr()), storage.nbytes()
         known = self._known.get(key)
@@ -91,11 +115,22 @@ class Storages:
         self._known[key] = (number, storage, address, size)
         return number
 
+    def _reaches(self, storage: torch.UntypedStorage) -> bool:
+        if isinstance(self.memory, HostTargets):
+            return storage.device.type == "cpu"
+        if isinstance(self.memory, DeviceTargets):
+            return storage.device.type == "cpu" or devices.reach.device_of(storage) == self._device
+        return True
+
     def _add(self, storage: torch.UntypedStorage) -> int:
         if isinstance(self.memory, HostTargets):
             return self.memory.add(storage.data_ptr(), storage.nbytes())
-        number = self.memory.add(storage.nbytes())
         if isinstance(self.memory, DeviceTargets):
+            on_device = devices.reach.device_of(storage) is not None
+            add = self.memory.add_device if on_device else self.memory.add_host
+            return add(storage.data_ptr(), storage.nbytes())
+        number = self.memory.add(storage.nbytes())
+        if isinstance(self.memory, OperationTargets):
             self._operations.add(number, storage)
         return number
 
@@ -103,8 +138,25 @@ class Storages:
         if isinstance(self.memory, SizedTargets):
             return
         self.memory.remove(number)
-        if isinstance(self.memory, DeviceTargets):
+        if isinstance(self.memory, OperationTargets):
             self._operations.remove(number)
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """While torch's operations may use the storages; the core has left nothing on its way."""
+        if self._device is None or self._staged is None:
+            yield
+            return
+        try:
+            with devices.reach.current(self._device):
+                yield
+        finally:
+            self.settle()
+
+    def settle(self) -> None:
+        """What torch was given comes before what the core does next."""
+        if isinstance(self.memory, DeviceTargets):
+            self.memory.settle()
 
     def find(self, key: int) -> int | None:
         """The id of a registered storage, by its `_cdata`."""
@@ -132,7 +184,7 @@ class Storages:
         """A temporary of the loader's, readable through the memory in the meantime."""
         if not isinstance(self.memory, SizedTargets):
             tensor = tensor.detach().resolve_conj().resolve_neg()
-        if isinstance(self.memory, HostTargets):
+        if not self._reaches(tensor.untyped_storage()):
             tensor = tensor.cpu()
         number = self._add(tensor.untyped_storage())
         try:

@@ -11,6 +11,7 @@ import torch
 
 from dcr.errors import Unsupported
 from dcr.run import Receiver, Run
+from dcr.torch import devices
 from dcr.torch.loader import named_tensors
 from dcr.vllm import cpu_live
 from dcr.vllm.settings import Settings, check_refittable, check_vllm, receiver_name
@@ -41,6 +42,9 @@ class DcrWeightTransferEngine(_Base):  # type: ignore[misc]
         check_refittable(vllm_config)
         self._name = ""
         self._receiver: Receiver | None = None
+        # Now, before vLLM measures what is left for its caches; nothing more is allocated later.
+        device = devices.common_device([one.untyped_storage() for _, one in named_tensors(model)])
+        self._staged = None if device is None else devices.staged_for_receiver(device)
 
     def start(self, engine: str, rank: int) -> str:
         """Starts the receiver, once the engine has started; returns its name in the run."""
@@ -72,6 +76,7 @@ class DcrWeightTransferEngine(_Base):  # type: ignore[misc]
         if self._receiver is not None:
             self._receiver.close()
             self._receiver = None
+        self._staged = None
 
     def _loaded_from(self) -> str | None:
         """The directory that has what the model was loaded with."""

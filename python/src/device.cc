@@ -1,0 +1,112 @@
+#include "device.h"
+
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+
+#include <string>
+#include <utility>
+
+#include "errors.h"
+
+namespace dcr::python {
+namespace {
+
+namespace nb = nanobind;
+
+// Waits may be long, for other threads' turns.
+template <typename Call>
+void waiting(const Call& call) {
+  const Status status = [&] {
+    const nb::gil_scoped_release release;
+    return call();
+  }();
+  check(status);
+}
+
+std::unique_ptr<PythonDevice> open_device(const std::string& library, int index,
+                                          std::uint64_t staging_bytes) {
+  auto device = [&] {
+    const nb::gil_scoped_release release;
+    return StagedDevice::open(library, index, staging_bytes);
+  }();
+  return std::make_unique<PythonDevice>(take(std::move(device)));
+}
+
+void bind_targets(nb::module_& module) {
+  nb::class_<DeviceTargets>(module, "DeviceTargets",
+                            "Parameters on a device, others in host memory, and scratch there.")
+      .def(nb::new_([](const PythonDevice& device, std::uint64_t scratch_bytes_max) {
+             return DeviceTargets::create(device.core(), scratch_bytes_max);
+           }),
+           nb::arg("device"), nb::arg("scratch_bytes_max"))
+      .def(
+          "add_host",
+          [](DeviceTargets& self, std::uintptr_t address, std::uint64_t bytes) {
+            return self.add_host(
+                {reinterpret_cast<std::uint8_t*>(address), static_cast<std::size_t>(bytes)});
+          },
+          nb::arg("address"), nb::arg("bytes"),
+          "Adds a storage in host memory, which the caller keeps alive until it is removed. "
+          "Returns "
+          "its id.")
+      .def(
+          "add_device",
+          [](DeviceTargets& self, std::uintptr_t address, std::uint64_t bytes) {
+            return take(self.add_device(reinterpret_cast<void*>(address), bytes));
+          },
+          nb::arg("address"), nb::arg("bytes"), "The same for one on the device.")
+      .def(
+          "remove",
+          [](DeviceTargets& self, std::uint64_t storage) {
+            waiting([&] { return self.remove(storage); });
+          },
+          nb::arg("storage"), "Forgets a storage.")
+      .def(
+          "address",
+          [](DeviceTargets& self, std::uint64_t storage) {
+            const std::span<std::uint8_t> bytes = take(self.find_host(storage));
+            return std::pair(reinterpret_cast<std::uintptr_t>(bytes.data()),
+                             static_cast<std::uint64_t>(bytes.size()));
+          },
+          nb::arg("storage"), "Address and bytes of a storage in host memory.")
+      .def("settle", &DeviceTargets::settle, nb::call_guard<nb::gil_scoped_release>(),
+           "The device has been used by others: what follows begins when it is idle.");
+}
+
+}  // namespace
+
+void bind_device(nb::module_& module) {
+  nb::class_<PythonDevice> device(module, "StagedDevice", nb::is_weak_referenceable(),
+                                  "A device that is reached through two pinned buffers.");
+  device.def(
+      nb::new_(&open_device), nb::arg("library"), nb::arg("index"), nb::kw_only(),
+      nb::arg("staging_bytes") = StagedDevice::kStagingBytes,
+      "Opens a device of DCR's shared object at `library`, and allocates all that it needs.");
+  device.def_prop_ro(
+      "name", [](const PythonDevice& self) { return self.core()->name(); },
+      "As its maker calls it.");
+  device.def_prop_ro(
+      "staging_bytes", [](const PythonDevice& self) { return self.core()->staging_bytes(); },
+      "Of each buffer.");
+  device.def(
+      "follow",
+      [](const PythonDevice& self, std::uintptr_t stream) {
+        StagedDevice& core = *self.core();
+        waiting([&] { return core.follow(reinterpret_cast<void*>(stream)); });
+      },
+      nb::arg("stream"),
+      "What is read from now on is read when the stream has done what it was given so far.");
+  forbid_pickling(device);
+  nb::class_<DeviceBytes>(module, "DeviceBytes", "Memory on a device, and what keeps it there.")
+      .def(
+          "__init__",
+          [](DeviceBytes* self, const PythonDevice& of, std::uintptr_t address, std::uint64_t bytes,
+             nb::object keeps) {
+            new (self) DeviceBytes{of.core(), address, bytes, std::move(keeps)};
+          },
+          nb::arg("device"), nb::arg("address"), nb::arg("bytes"), nb::arg("keeps"));
+  bind_targets(module);
+}
+
+}  // namespace dcr::python
