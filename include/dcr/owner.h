@@ -168,10 +168,11 @@ class EmbeddedOwner {
   // them; all ranks give the same ones and agree without another word. `memory` must outlive the
   // owner. Errors: those of decode_declaration, naming the rank; kMismatch naming tensor and ranks,
   // where ranks contradict each other or their tasks leave a gap in a tensor or overlap;
-  // kInvalidArgument; kUnsupported (a cast that there is not).
+  // kInvalidArgument; kUnsupported (a cast that there is not); kCancelled once `cancel`, which may
+  // be null, is.
   static Result<std::unique_ptr<EmbeddedOwner>> create(
       std::span<const std::span<const std::uint8_t>> declarations, std::uint32_t rank,
-      SourceMemory& memory, EmbeddedOwnerOptions options);
+      SourceMemory& memory, EmbeddedOwnerOptions options, const CancelToken* cancel = nullptr);
   ~EmbeddedOwner();
   EmbeddedOwner(const EmbeddedOwner&) = delete;
   EmbeddedOwner& operator=(const EmbeddedOwner&) = delete;

@@ -192,8 +192,8 @@ class PythonOwner {
       raise(invalid("rank " + std::to_string(rank) + " of " + std::to_string(spans.size()) +
                     " declarations"));
     }
-    owner_ = run_blocking<std::unique_ptr<EmbeddedOwner>>([&](const Blocking&) {
-      return EmbeddedOwner::create(spans, rank, *memory_, std::move(options));
+    owner_ = run_blocking<std::unique_ptr<EmbeddedOwner>>([&](const Blocking& blocking) {
+      return EmbeddedOwner::create(spans, rank, *memory_, std::move(options), blocking.cancel);
     });
   }
   // Threads of the process that made it are not there to be joined in another.

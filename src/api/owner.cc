@@ -9,6 +9,7 @@
 #include "api/owner_tasks.h"
 #include "api/stages.h"
 #include "base/bytes.h"
+#include "base/cancelled.h"
 #include "base/digest.h"
 #include "base/limits.h"
 #include "runtime/clock.h"
@@ -62,13 +63,14 @@ Result<std::vector<CanonicalBox>> boxes_of(const Geometry& geometry, std::uint32
 }
 
 Result<std::vector<RankDeclaration>> decode_all(
-    std::span<const std::span<const std::uint8_t>> encoded) {
+    std::span<const std::span<const std::uint8_t>> encoded, const CancelToken* cancel) {
   if (encoded.empty()) return Status(Code::kInvalidArgument, "no rank's declaration was given");
   if (encoded.size() > kDeclaredRanksMax) {
     return Status(Code::kTooLarge, std::to_string(encoded.size()) + " ranks");
   }
   std::vector<RankDeclaration> declarations;
   for (std::size_t i = 0; i < encoded.size(); ++i) {
+    DCR_TRY(check_cancelled(cancel));
     Result<RankDeclaration> declaration = decode_declaration(encoded[i]);
     if (!declaration.ok()) {
       return declaration.status().with_context("rank " + std::to_string(i));
@@ -91,7 +93,7 @@ struct EmbeddedOwner::State {
   State(std::uint32_t of, SourceMemory& weights, EmbeddedOwnerOptions chosen)
       : rank(of), memory(weights), options(std::move(chosen)) {}
 
-  Status agree(std::span<const std::span<const std::uint8_t>> encoded);
+  Status agree(std::span<const std::span<const std::uint8_t>> encoded, const CancelToken* stop);
   Status make_owner();
   // Begins a call; error kCancelled if it is already to end.
   Status begin(const OwnerCall& next);
@@ -118,23 +120,26 @@ struct EmbeddedOwner::State {
   std::uint64_t done_bytes = 0;
 };
 
-Status EmbeddedOwner::State::agree(std::span<const std::span<const std::uint8_t>> encoded) {
-  DCR_ASSIGN(const std::vector<RankDeclaration> declarations, decode_all(encoded));
+Status EmbeddedOwner::State::agree(std::span<const std::span<const std::uint8_t>> encoded,
+                                   const CancelToken* stop) {
+  DCR_ASSIGN(const std::vector<RankDeclaration> declarations, decode_all(encoded, stop));
   if (rank >= declarations.size()) {
     return {Code::kInvalidArgument, "rank " + std::to_string(rank) + " of " +
                                         std::to_string(declarations.size()) + " declarations"};
   }
-  DCR_ASSIGN(agreed, agree_on_tasks(declarations));
+  DCR_ASSIGN(agreed, agree_on_tasks(declarations, stop));
   std::vector<OwnerDeclaration> owned;
   for (std::uint32_t i = 0; i < agreed.tasks.size(); ++i) {
+    DCR_TRY(check_cancelled(stop));
     OwnerInput input;
     input.rank = i;
     input.tasks = agreed.tasks[i];
     DCR_ASSIGN(OwnerDeclaration declaration, declare_owner(input));
     owned.push_back(std::move(declaration));
   }
-  DCR_ASSIGN(geometry, Geometry::make(agreed.catalogue, owned));
+  DCR_ASSIGN(geometry, Geometry::make(agreed.catalogue, owned, stop));
   for (std::uint32_t i = 0; i < agreed.tasks.size(); ++i) {
+    DCR_TRY(check_cancelled(stop));
     DCR_ASSIGN(std::vector<CanonicalBox> sent, boxes_of(*geometry, i, agreed.tasks[i]));
     boxes.push_back(std::move(sent));
   }
@@ -213,14 +218,14 @@ EmbeddedOwner::~EmbeddedOwner() = default;
 
 Result<std::unique_ptr<EmbeddedOwner>> EmbeddedOwner::create(
     std::span<const std::span<const std::uint8_t>> declarations, std::uint32_t rank,
-    SourceMemory& memory, EmbeddedOwnerOptions options) {
+    SourceMemory& memory, EmbeddedOwnerOptions options, const CancelToken* cancel) {
   DCR_TRY(check_call(options.memory_bytes_max, options.threads));
   if (!options.key.empty() && (options.key.size() < 16 || options.key.size() > 64)) {
     return Status(Code::kInvalidArgument,
                   "a key of " + std::to_string(options.key.size()) + " bytes; 16 to 64 are needed");
   }
   auto state = std::make_unique<State>(rank, memory, std::move(options));
-  DCR_TRY(state->agree(declarations));
+  DCR_TRY(state->agree(declarations, cancel));
   DCR_TRY(state->make_owner());
   return std::make_unique<EmbeddedOwner>(std::move(state));
 }

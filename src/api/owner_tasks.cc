@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/cancelled.h"
 #include "base/limits.h"
 #include "layout/owner_plan.h"
 #include "tensor/text.h"
@@ -24,11 +25,13 @@ struct DeclaredTensor {
   std::uint32_t last = 0;
 };
 
-Result<Catalogue> agree_on_catalogue(std::span<const RankDeclaration> declarations) {
+Result<Catalogue> agree_on_catalogue(std::span<const RankDeclaration> declarations,
+                                     const CancelToken* cancel) {
   std::map<std::string_view, DeclaredTensor> seen;
   std::vector<CanonicalTensor> tensors;
   std::uint64_t bytes = 0;
   for (const RankDeclaration& declaration : declarations) {
+    DCR_TRY(check_cancelled(cancel));
     for (const CanonicalTensor& tensor : declaration.tensors) {
       const auto [found, fresh] =
           seen.emplace(tensor.name, DeclaredTensor{&tensor, declaration.rank, declaration.rank});
@@ -107,9 +110,11 @@ Status check_declared_once(const Replicas& replicas) {
 
 }  // namespace
 
-Result<AgreedTasks> agree_on_tasks(std::span<const RankDeclaration> declarations) {
+Result<AgreedTasks> agree_on_tasks(std::span<const RankDeclaration> declarations,
+                                   const CancelToken* cancel) {
   Replicas replicas;
   for (std::size_t i = 0; i < declarations.size(); ++i) {
+    DCR_TRY(check_cancelled(cancel));
     const RankDeclaration& declaration = declarations[i];
     if (declaration.rank != i || declaration.ranks != declarations.size()) {
       return Status(Code::kMismatch, "declaration " + std::to_string(i) + " of " +
@@ -122,12 +127,13 @@ Result<AgreedTasks> agree_on_tasks(std::span<const RankDeclaration> declarations
     }
   }
   AgreedTasks agreed;
-  DCR_ASSIGN(agreed.catalogue, agree_on_catalogue(declarations));
+  DCR_ASSIGN(agreed.catalogue, agree_on_catalogue(declarations, cancel));
   DCR_TRY(check_declared_once(replicas));
   for (const RankDeclaration& declaration : declarations) {
+    DCR_TRY(check_cancelled(cancel));
     agreed.tasks.push_back(tasks_of(declaration, agreed.catalogue, replicas));
   }
-  DCR_TRY(check_tasks(agreed.catalogue, agreed.tasks));
+  DCR_TRY(check_tasks(agreed.catalogue, agreed.tasks, cancel));
   return agreed;
 }
 

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "dcr/cancel.h"
 #include "dcr/owner.h"
 #include "dcr/status.h"
 #include "tensor/box.h"
@@ -26,7 +27,9 @@ struct AgreedTasks {
 };
 
 // `declarations` are those of ranks 0, 1, 2, … in order. Checked as check_tasks does. Errors:
-// kMismatch and kInvalidArgument naming tensor and ranks.
-Result<AgreedTasks> agree_on_tasks(std::span<const RankDeclaration> declarations);
+// kMismatch and kInvalidArgument naming tensor and ranks; kCancelled once `cancel`, which may be
+// null, is.
+Result<AgreedTasks> agree_on_tasks(std::span<const RankDeclaration> declarations,
+                                   const CancelToken* cancel = nullptr);
 
 }  // namespace dcr

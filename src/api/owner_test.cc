@@ -62,11 +62,12 @@ struct TwoRanks {
     }
   }
 
-  Result<std::unique_ptr<EmbeddedOwner>> make(std::uint32_t rank) {
+  Result<std::unique_ptr<EmbeddedOwner>> make(std::uint32_t rank,
+                                              const CancelToken* cancel = nullptr) {
     const std::vector<std::span<const std::uint8_t>> all(declarations.begin(), declarations.end());
     EmbeddedOwnerOptions options;
     options.threads = 1;
-    return EmbeddedOwner::create(all, rank, memories[rank], std::move(options));
+    return EmbeddedOwner::create(all, rank, memories[rank], std::move(options), cancel);
   }
 };
 
@@ -148,6 +149,7 @@ TEST(EmbeddedOwner, StopsWhenAsked) {
   ASSERT_TRUE(made.ok());
   CancelToken cancel;
   cancel.cancel();
+  EXPECT_EQ(ranks.make(0, &cancel).status().code(), Code::kCancelled);
   EXPECT_EQ((*made)->initialize(0, {&cancel, {}}).code(), Code::kCancelled);
   cancel.reset();
   EXPECT_TRUE((*made)->initialize(0, {&cancel, {}}).ok());

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/cancelled.h"
 #include "delta/chain_applier.h"
 #include "delta/contents.h"
 #include "delta/output.h"
@@ -49,7 +50,7 @@ Status write_contents(const Work& work, const std::vector<DeltaReader>& chain,
   weights->assign(files.size(), nullptr);
   for (std::uint32_t i = 0; i < files.size(); ++i) {
     if (!files[i].in_target) continue;
-    if (work.cancel != nullptr && work.cancel->cancelled()) return {Code::kCancelled, "cancelled"};
+    DCR_TRY(check_cancelled(work.cancel));
     DCR_ASSIGN(const Bytes content, target_content(*work.files, chain, base, i));
     DCR_ASSIGN(File * file, output->add(files[i]));
     DCR_TRY(file->write(0, content));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/assert.h"
+#include "base/cancelled.h"
 #include "base/checked.h"
 #include "delta/contents.h"
 #include "delta/output.h"
@@ -242,9 +243,7 @@ void Differ::combine_digests() {
 // Prefixes and other files, one at a time.
 Status Differ::write_contents(DeltaWriter* writer) {
   for (DeltaFile& file : report_.footer.files) {
-    if (work_.cancel != nullptr && work_.cancel->cancelled()) {
-      return {Code::kCancelled, "cancelled"};
-    }
+    DCR_TRY(check_cancelled(work_.cancel));
     const bool other = file.role == FileRole::kOther;
     if (file.in_base) {
       DCR_ASSIGN(const Bytes content, read_content(*work_.files, base_, file.name, file.role));

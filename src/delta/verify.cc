@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/cancelled.h"
 #include "delta/compose.h"
 #include "delta/contents.h"
 #include "simd/kernels.h"
@@ -214,9 +215,7 @@ Status Comparer::compare_files() {
   };
   const auto of_a = names_of(a_), of_b = names_of(b_);
   for (const auto& [name, role] : of_a) {
-    if (work_.cancel != nullptr && work_.cancel->cancelled()) {
-      return {Code::kCancelled, "cancelled"};
-    }
+    DCR_TRY(check_cancelled(work_.cancel));
     if (of_b.contains({name, role})) {
       DCR_TRY(compare_file(name, role));
     } else {

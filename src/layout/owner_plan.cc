@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/cancelled.h"
 #include "base/checked.h"
 #include "layout/local_tensor.h"
 #include "tensor/text.h"
@@ -137,8 +138,9 @@ class TaskChecker {
                           std::to_string(replicas[seen.times]) + " lacks it");
   }
 
-  Status check_covers() const {
+  Status check_covers(const CancelToken* cancel) const {
     for (std::uint32_t i = 0; i < catalogue_.size(); ++i) {
+      DCR_TRY(check_cancelled(cancel));
       DCR_TRY(check_cover(catalogue_[i], held_[i]));
     }
     return {};
@@ -246,15 +248,17 @@ OwnerRank OwnerPlan::rank(const Catalogue& catalogue, std::uint32_t rank) const 
 }
 
 Status check_tasks(const Catalogue& catalogue,
-                   const std::vector<std::vector<ConversionTask>>& tasks) {
+                   const std::vector<std::vector<ConversionTask>>& tasks,
+                   const CancelToken* cancel) {
   TaskChecker checker(catalogue);
   for (std::uint32_t rank = 0; rank < tasks.size(); ++rank) {
+    DCR_TRY(check_cancelled(cancel));
     for (const ConversionTask& task : tasks[rank]) DCR_TRY(checker.add(task, rank));
   }
   for (const std::vector<ConversionTask>& of_rank : tasks) {
     for (const ConversionTask& task : of_rank) DCR_TRY(checker.finish(task));
   }
-  return checker.check_covers();
+  return checker.check_covers(cancel);
 }
 
 }  // namespace dcr

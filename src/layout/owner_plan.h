@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "dcr/cancel.h"
 #include "dcr/status.h"
 #include "layout/group.h"
 #include "layout/layout_file.h"
@@ -45,9 +46,10 @@ class OwnerPlan {
 
 // Checks tasks of all ranks (index: rank) whatever they come from: replicas must be equal (view,
 // placement, list of ranks) on exactly the ranks that they list, and each canonical tensor must be
-// covered exactly once by the tasks, replicas counted once. Takes O(n log n) for n boxes. Error
-// kMismatch naming tensor and ranks.
+// covered exactly once by the tasks, replicas counted once. Takes O(n log n) for n boxes. Errors:
+// kMismatch naming tensor and ranks; kCancelled once `cancel`, which may be null, is.
 Status check_tasks(const Catalogue& catalogue,
-                   const std::vector<std::vector<ConversionTask>>& tasks);
+                   const std::vector<std::vector<ConversionTask>>& tasks,
+                   const CancelToken* cancel = nullptr);
 
 }  // namespace dcr

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/assert.h"
+#include "base/cancelled.h"
 #include "runtime/threads.h"
 
 namespace dcr {
@@ -46,10 +47,10 @@ Status ordered_map(Executor& executor, std::uint64_t count, std::uint64_t window
     });
   };
   const auto consume_next = [&](std::uint64_t index) -> Status {
-    if (cancel != nullptr && cancel->cancelled()) return {Code::kCancelled, "cancelled"};
+    DCR_TRY(check_cancelled(cancel));
     ordered_map_internal::Slot<T>& slot = slots[static_cast<std::size_t>(index % slots.size())];
     executor.wait([&slot] { return slot.done.load(std::memory_order_acquire); });
-    if (cancel != nullptr && cancel->cancelled()) return {Code::kCancelled, "cancelled"};
+    DCR_TRY(check_cancelled(cancel));
     Result<T> value = *std::move(slot.value);
     slot.value.reset();
     if (!value.ok()) return value.status();

@@ -5,6 +5,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/cancelled.h"
 #include "base/digest.h"
 #include "tensor/box.h"
 #include "tensor/text.h"
@@ -102,8 +103,8 @@ Result<OwnerDeclaration> declare_owner(const OwnerInput& input) {
 class GeometryBuilder {
  public:
   GeometryBuilder(const Catalogue& catalogue, std::span<const OwnerDeclaration> ranks,
-                  Geometry* geometry)
-      : catalogue_(catalogue), ranks_(ranks), geometry_(*geometry) {}
+                  const CancelToken* cancel, Geometry* geometry)
+      : catalogue_(catalogue), ranks_(ranks), cancel_(cancel), geometry_(*geometry) {}
 
   Status run() {
     geometry_.catalogue_ = &catalogue_;
@@ -125,6 +126,7 @@ class GeometryBuilder {
   // Ranks are in order, declare the same groups, and each source tensor has one owner.
   Status check_ranks() {
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
+      DCR_TRY(check_cancelled(cancel_));
       if (ranks_[i].rank != i) {
         return {Code::kInvalidArgument, "declaration " + std::to_string(i) + " is of rank " +
                                             std::to_string(ranks_[i].rank)};
@@ -248,6 +250,7 @@ class GeometryBuilder {
   // Cuts every rank's parts into pieces.
   Status add_parts() {
     for (const OwnerDeclaration& rank : ranks_) {
+      DCR_TRY(check_cancelled(cancel_));
       for (std::size_t group = 0; group < rank.converters.size(); ++group) {
         const Status status = add_parts_of(rank, static_cast<std::uint32_t>(group));
         if (!status.ok()) {
@@ -304,6 +307,7 @@ class GeometryBuilder {
   Status check_cover() {
     std::vector<Share> shares;
     for (const OwnerDeclaration& rank : ranks_) {
+      DCR_TRY(check_cancelled(cancel_));
       for (const PlacementPart& part : rank.direct) {
         if (part.destination >= catalogue_.size()) {
           return {Code::kInvalidArgument,
@@ -325,6 +329,7 @@ class GeometryBuilder {
                      [](const Share& a, const Share& b) { return a.tensor < b.tensor; });
     auto next = shares.begin();
     for (std::uint32_t tensor = 0; tensor < catalogue_.size(); ++tensor) {
+      DCR_TRY(check_cancelled(cancel_));
       std::vector<Box> boxes;
       const auto begin = next;
       for (; next != shares.end() && next->tensor == tensor; ++next) boxes.push_back(*next->box);
@@ -342,6 +347,7 @@ class GeometryBuilder {
 
   const Catalogue& catalogue_;
   const std::span<const OwnerDeclaration> ranks_;
+  const CancelToken* const cancel_;
   Geometry& geometry_;
   std::vector<std::int64_t> group_of_;                          // by tensor; -1: none
   std::vector<std::pair<std::string, std::uint32_t>> sources_;  // name, owner; ascending
@@ -349,9 +355,10 @@ class GeometryBuilder {
 };
 
 Result<std::shared_ptr<const Geometry>> Geometry::make(const Catalogue& catalogue,
-                                                       std::span<const OwnerDeclaration> ranks) {
+                                                       std::span<const OwnerDeclaration> ranks,
+                                                       const CancelToken* cancel) {
   Geometry geometry;
-  DCR_TRY(GeometryBuilder(catalogue, ranks, &geometry).run());
+  DCR_TRY(GeometryBuilder(catalogue, ranks, cancel, &geometry).run());
   return std::shared_ptr<const Geometry>(std::make_shared<Geometry>(std::move(geometry)));
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/limits.h"
 #include "codec/item.h"
+#include "dcr/cancel.h"
 #include "dcr/options.h"
 #include "dcr/ports.h"
 #include "dcr/status.h"
@@ -81,9 +82,10 @@ class Geometry {
   // must outlive the result. Errors name tensor and ranks: kMismatch (a gap, an overlap, ranks that
   // declare different converters, a source tensor with two owners), kNotFound (a converter's input
   // or output that there is not), kUnsupported, kCorrupt (a part whose box is not within its
-  // tensor).
+  // tensor), kCancelled once `cancel`, which may be null, is.
   static Result<std::shared_ptr<const Geometry>> make(const Catalogue& catalogue,
-                                                      std::span<const OwnerDeclaration> ranks);
+                                                      std::span<const OwnerDeclaration> ranks,
+                                                      const CancelToken* cancel = nullptr);
 
   const Catalogue& catalogue() const { return *catalogue_; }
   std::uint32_t ranks() const { return ranks_; }
