@@ -139,6 +139,17 @@ def llm(run: Path, model: Path) -> None:
     assert engine.get_weight_version() == "second"
     with pytest.raises(Exception, match="label of the refit"):
         engine.update_weight_version("mine")
+    # An engine that sleeps is not refitted until it wakes up.
+    with pytest.raises(Exception, match="discards weights"):
+        engine.sleep(level=2)
+    engine.sleep(level=1)
+    step(trained, 2)
+    handle = owner.refit("third", wait=False)
+    time.sleep(1.0)
+    assert not handle.done() and engine.get_weight_version() == "second"
+    engine.wake_up()
+    assert handle.result().version == 3
+    assert spans(generate(engine, PROMPT, 3)) == [("third", 0, 3)]
     owner.close()
 
 
