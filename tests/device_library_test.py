@@ -28,6 +28,13 @@ class DeviceLibraryTest(unittest.TestCase):
         for line in needed:
             self.assertNotRegex(line, "cuda|nvidia")
 
+    def test_machine_code(self):
+        with open(self.library, "rb") as library:
+            content = library.read()
+        # What the assembler notes in each kernel's object file.
+        for architecture in (b"sm_80", b"sm_90", b"sm_100"):
+            self.assertRegex(content, rb"-arch " + architecture + rb"\b")
+
     def test_architectures(self):
         tool = shutil.which("cuobjdump") or shutil.which("cuobjdump", path="/usr/local/cuda/bin")
         if tool is None:

@@ -121,6 +121,9 @@ class Owner:
     them raises `OpenRefit`, and whatever else changed them is found when the refit is committed;
     the next one sends everything then.
 
+    Parameters on CUDA devices are read after all that the calling thread's current stream was given
+    before `refit`.
+
     Replicas are compared when the owner is made, and at every `check_replicas_every`-th refit.
 
     Not thread-safe.
