@@ -92,8 +92,9 @@ Result<std::vector<DeclaredPart>> parts_of_shard(std::span<const DeclaredBox> sh
 std::vector<std::uint8_t> encode_declaration(const RankDeclaration& declaration);
 Result<RankDeclaration> decode_declaration(std::span<const std::uint8_t> bytes);
 
-// Weights in this process's host memory. Storages may be set again between an owner's calls: what a
-// trainer offloads, resizes or replaces is found at its new place.
+// Weights in this process's host memory; dcr/device.h has those on devices. Storages may be set
+// again between an owner's calls: what a trainer offloads, resizes or replaces is found at its new
+// place.
 class HostStorages final : public SourceMemory {
  public:
   explicit HostStorages(std::size_t storages) : storages_(storages) {}

@@ -72,9 +72,9 @@ struct ReceiverCounts {
   std::uint64_t checked = 0;       // words that the post-apply checks compared
 };
 
-// Parameters in this process's host memory. It and HostStorages are where public headers take
-// weights by address, for bindings whose runtime has allocated them. Thread-safe, but for the bytes
-// themselves.
+// Parameters in this process's host memory. It, HostStorages and their likes for devices
+// (dcr/device.h) are where public headers take weights by address, for bindings whose runtime has
+// allocated them. Thread-safe, but for the bytes themselves.
 class HostTargets : public TargetMemory {
  public:
   // Scratch of all storages together stays within `scratch_bytes_max` (allocate: kTooLarge).
