@@ -253,6 +253,8 @@ void Coordinator::Machine::lose(const std::string& why) {
   members_ = {};
   gathered_.reset();
   asked_.clear();
+  refused_.clear();
+  heard_at_.clear();
   answered_.clear();
   held_.clear();
   blame_.clear();

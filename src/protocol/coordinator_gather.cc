@@ -30,8 +30,8 @@ Need stronger(Need a, Need b) {
 
 class Gathering {
  public:
-  Gathering(const Membership& members, const AskedRefits& asked)
-      : members_(members), asked_(asked), records_(members.records) {}
+  Gathering(const Membership& members, const AskedRefits& asked, const RefusedMembers& refused)
+      : members_(members), asked_(asked), refused_(refused), records_(members.records) {}
 
   Gathered run() {
     bound_ = bound_members(members_.members, records_.commit.id);
@@ -138,7 +138,7 @@ class Gathering {
     bool some = false;
     for (const Member* member : bound_) {
       if (member->role != Role::kReceiver) continue;
-      some = true;
+      some = some || !is_refused(member->engine);
       const Result<ReceiverDetails> details = decode_receiver_details(member->needs);
       if (!details.ok()) {
         unfit(*member, "joined with what is no receiver's: " + details.status().message());
@@ -151,7 +151,24 @@ class Gathering {
         add_receiver(*member, details->node);
       }
     }
-    if (!some) out_.waits_for = "a receiver to join";
+    if (some) return;
+    out_.waits_for = "a receiver to join";
+    for (const auto& [name, of] : refused_) {
+      if (living_member(members_, of.receiver) == nullptr) continue;
+      const std::string why = name + " takes no part: " + of.failure.message;
+      out_.waits_for += "; " + why;
+      out_.no_engine =
+          failure_of({of.failure.code, "no engine can take the refit: " + why, of.failure.tensor});
+      return;
+    }
+  }
+
+  // An engine serves with all of its receivers or not at all.
+  bool is_refused(const std::string& engine) const {
+    return std::any_of(refused_.begin(), refused_.end(), [&](const auto& refused) {
+      const Member* const member = living_member(members_, refused.second.receiver);
+      return member != nullptr && member->engine == engine;
+    });
   }
 
   void add_receiver(const Member& member, const std::string& node) {
@@ -246,6 +263,7 @@ class Gathering {
 
   const Membership& members_;
   const AskedRefits& asked_;
+  const RefusedMembers& refused_;
   const ControlRecords& records_;
   std::vector<const Member*> bound_;
   std::vector<Owner> owners_;
@@ -258,8 +276,9 @@ class Gathering {
 
 }  // namespace
 
-Gathered gather_refit(const Membership& members, const AskedRefits& asked) {
-  return Gathering(members, asked).run();
+Gathered gather_refit(const Membership& members, const AskedRefits& asked,
+                      const RefusedMembers& refused) {
+  return Gathering(members, asked, refused).run();
 }
 
 const Member* living_member(const Membership& members, const Endpoint& endpoint) {

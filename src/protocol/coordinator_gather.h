@@ -20,10 +20,19 @@ struct AskedRefit {
 };
 using AskedRefits = std::map<std::string, AskedRefit>;
 
+// The receivers that take no part, by name, and why.
+struct RefusedMember {
+  Endpoint receiver;
+  Failure failure;
+};
+using RefusedMembers = std::map<std::string, RefusedMember>;
+
 struct Gathered {
   // What is missing, or empty. `asked`: somebody waits for it.
   std::string waits_for;
   bool asked = false;
+  // No receiver is there but of engines that cannot serve: what the refit ends with, if that stays.
+  std::optional<Failure> no_engine;
   // Owners that ask for what is committed already: the word of it was lost.
   std::vector<std::string> ended;
   // Members that no attempt can bind, and why.
@@ -42,7 +51,8 @@ struct Gathered {
 };
 
 // The members must have been read after the last attempt was over.
-Gathered gather_refit(const Membership& members, const AskedRefits& asked);
+Gathered gather_refit(const Membership& members, const AskedRefits& asked,
+                      const RefusedMembers& refused = {});
 
 // `endpoints`, and with each receiver all others of its engine, which cannot serve without it.
 std::vector<Endpoint> with_engines(const Membership& members, std::vector<Endpoint> endpoints);

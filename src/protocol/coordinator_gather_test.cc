@@ -55,7 +55,8 @@ class GatherTest : public ::testing::Test {
     ask("owner-a");
     ask("owner-b");
   }
-  Gathered gather() { return gather_refit(members, asked); }
+  RefusedMembers refused;
+  Gathered gather() { return gather_refit(members, asked, refused); }
   static std::vector<std::string> names(const std::vector<Endpoint>& endpoints) {
     std::vector<std::string> names;
     for (const Endpoint& endpoint : endpoints) names.push_back(endpoint.name);
@@ -160,6 +161,29 @@ TEST_F(GatherTest, ReceiversWithoutTheirNodeAreNamed) {
   const Gathered made = gather();
   EXPECT_EQ(names(made.unfed), Names{"receiver-2"});
   EXPECT_EQ(made.unfed_node, "node-9");
+}
+
+// An engine of which one receiver takes no part cannot serve.
+TEST_F(GatherTest, EnginesThatCannotServeAreNotWaitedFor) {
+  whole();
+  const Failure why{Code::kUnsupported, "w", "w cannot be refitted exactly"};
+  refused["receiver-0"] = {{"receiver-0", 4}, why};  // of engine-0
+  EXPECT_EQ(gather().waits_for, "");                 // there is another engine
+  EXPECT_EQ(gather().no_engine, std::nullopt);
+  std::erase_if(members.members, [](const Member& of) { return of.endpoint.name == "receiver-1"; });
+  EXPECT_EQ(gather().waits_for,
+            "a receiver to join; receiver-0 takes no part: w cannot be refitted exactly");
+  EXPECT_EQ(gather().no_engine,
+            (Failure{Code::kUnsupported, "w",
+                     "no engine can take the refit: receiver-0 takes no part: w cannot be refitted "
+                     "exactly"}));
+  receiver("receiver-2", "node-0", {Need::kAny, Need::kAny, Need::kAny, Need::kAny});
+  for (Member& member : members.members) {
+    if (member.role == Role::kReceiver) member.engine = "engine-0";
+  }
+  EXPECT_TRUE(gather().no_engine.has_value());     // its other rank is fit, and serves nothing
+  refused["receiver-0"].receiver.incarnation = 1;  // of an earlier life
+  EXPECT_EQ(gather().waits_for, "");
 }
 
 TEST_F(GatherTest, WhomNoAttemptCanBindIsNamed) {

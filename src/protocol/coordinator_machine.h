@@ -121,7 +121,9 @@ class Coordinator::Machine {
 
   // ---- coordinator_prepare.cc
   void on_message(const Endpoint& from, const RefitRequest& message);
+  void on_message(const Endpoint& from, const Refused& message);
   void gather();
+  void forget_silent_refusals();
   bool stands(const std::string& what, Milliseconds how_long);
   bool held();
   void prepare_answered(const ControlReply& reply);
@@ -201,7 +203,9 @@ class Coordinator::Machine {
   CommitRecord committed_;  // the newest K that was read
   Membership members_;
   AskedRefits asked_;
-  std::map<std::string, RefitEnded> answered_;  // the last of each owner
+  RefusedMembers refused_;                        // receivers that say so, again and again
+  std::map<std::string, Milliseconds> heard_at_;  // of refused_, by name
+  std::map<std::string, RefitEnded> answered_;    // the last of each owner
 
   // While gathering: for what, since when, and until when joins are waited for.
   std::string stands_;

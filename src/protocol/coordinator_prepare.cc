@@ -43,6 +43,32 @@ void Coordinator::Machine::on_message(const Endpoint& from, const RefitRequest& 
   }
 }
 
+void Coordinator::Machine::on_message(const Endpoint& from, const Refused& message) {
+  const auto known = refused_.find(from.name);
+  if (known == refused_.end() && refused_.size() >= kEndpointsMax) return;
+  if (known != refused_.end() && known->second.receiver.incarnation > from.incarnation) return;
+  heard_at_[from.name] = now_;
+  if (known != refused_.end() && known->second.receiver == from) return;
+  refused_[from.name] = {from, message.failure};
+  note(from.name + " takes no part: " + message.failure.message);
+  gathered_.reset();
+  // It may have enrolled since.
+  if (living_member(members_, from) == nullptr) members_wanted_ = true;
+}
+
+// A receiver that says so no more may be gone, and another in its place.
+void Coordinator::Machine::forget_silent_refusals() {
+  for (auto heard = heard_at_.begin(); heard != heard_at_.end();) {
+    if (!due(heard->second + options_.waits.leader_ms)) {
+      ++heard;
+      continue;
+    }
+    refused_.erase(heard->first);
+    heard = heard_at_.erase(heard);
+    gathered_.reset();
+  }
+}
+
 // Whether the same is waited for since so long.
 bool Coordinator::Machine::stands(const std::string& what, Milliseconds how_long) {
   if (stands_ != what) {
@@ -54,15 +80,16 @@ bool Coordinator::Machine::stands(const std::string& what, Milliseconds how_long
 }
 
 void Coordinator::Machine::gather() {
+  forget_silent_refusals();
   if (members_wanted_) return;
   const Waits& waits = options_.waits;
-  if (!gathered_) gathered_ = gather_refit(members_, asked_);
+  if (!gathered_) gathered_ = gather_refit(members_, asked_, refused_);
   if (!gathered_->ended.empty()) {
     const std::vector<std::string> owners = gathered_->ended;
     end_refits(std::nullopt, [&owners](const AskedRefit& asked) {
       return std::find(owners.begin(), owners.end(), asked.owner.name) != owners.end();
     });
-    gathered_ = gather_refit(members_, asked_);
+    gathered_ = gather_refit(members_, asked_, refused_);
   }
   const Gathered& gathered = *gathered_;
   if (!gathered.asked) {
@@ -72,6 +99,10 @@ void Coordinator::Machine::gather() {
     bar(with_engines(members_, gathered.unfit), Phase::kGather);
   } else if (!gathered.waits_for.empty()) {
     if (!stands(gathered.waits_for, waits.prepare_ms) || operator_called_) return;
+    if (gathered.no_engine) {
+      const Failure failure = *gathered.no_engine;
+      return end_refits(failure, [](const AskedRefit& /*asked*/) { return true; });
+    }
     operator_called_ = true;
     emit(OperatorNeeded{"a refit waits for " + gathered.waits_for});
   } else if (!gathered.unfed.empty()) {

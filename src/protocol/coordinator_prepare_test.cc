@@ -31,6 +31,48 @@ TEST_F(CoordinatorTest, OwnersThatDoNotAgreeAreToldSo) {
   EXPECT_TRUE(refit_ends(0)) << all_notes();
 }
 
+// What can never serve is not waited for: owners hear which receiver that is, and why.
+TEST_F(CoordinatorTest, ARefitForRefusedEnginesEnds) {
+  std::vector<Endpoint> receivers;
+  for (auto& [name, endpoint] : endpoints) {
+    if (endpoint.role != Role::kReceiver) continue;
+    endpoint.alive = false;
+    // Another life, which does not join.
+    receivers.push_back(
+        {name, control.enrol({name, Role::kReceiver, endpoint.engine})->incarnation});
+  }
+  const Milliseconds until = now + 2 * waits.prepare_ms;
+  const std::function<void()> say = [&] {
+    for (const Endpoint& receiver : receivers) {
+      to_coordinator(receiver, {"coordinator-0", 0},
+                     Refused{{Code::kUnsupported, "w", "w cannot be refitted exactly"}});
+    }
+    if (now < until) at(now + waits.look_ms, say);
+  };
+  say();
+  refit("step 1");
+  run_for(waits.prepare_ms / 2);
+  EXPECT_EQ(coordinator("coordinator-0").status().detail,
+            "waits for a receiver to join; receiver-0 takes no part: w cannot be refitted exactly");
+  ASSERT_TRUE(refit_ends(waits.prepare_ms)) << all_notes();
+  for (const char* owner : {"owner-0", "owner-1"}) {
+    ASSERT_TRUE(ended(owner)[0].failure.has_value());
+    EXPECT_EQ(ended(owner)[0].failure->code, Code::kUnsupported);
+    EXPECT_EQ(ended(owner)[0].failure->message,
+              "no engine can take the refit: receiver-0 takes no part: w cannot be refitted "
+              "exactly");
+  }
+  EXPECT_EQ(control.read()->transition.attempt, 0U);
+  // Who says it no more is waited for: it may be gone, and another come.
+  run(until + waits.leader_ms);
+  refit("step 2");
+  run_for(waits.prepare_ms + 1'000);
+  EXPECT_EQ(operator_calls, Lines{"a refit waits for a receiver to join"});
+  for (const Endpoint& receiver : receivers) start(receiver.name);
+  EXPECT_TRUE(refit_ends(1'000)) << all_notes();
+  EXPECT_EQ(version(), 1U);
+}
+
 TEST_F(CoordinatorTest, ALostAnswerIsGivenAgainAndAnOldRequestGetsNone) {
   std::uint64_t lost = 2;
   on<RefitEnded>([&lost](Scripted& /*endpoint*/, const RefitEnded& /*ended*/, Replies* /*out*/) {

@@ -33,6 +33,8 @@ void Gate::on(const MessageArrived& event) {
     on_close(event.from, *closing);
   } else if (const auto* proof = std::get_if<GateProof>(&event.message)) {
     on_proof(event.from, *proof);
+  } else if (const auto* refused = std::get_if<Refused>(&event.message)) {
+    on_refused(event.from, *refused);
   } else if (std::holds_alternative<Look>(event.message)) {
     session_.look();
   } else if (std::holds_alternative<StatusRequest>(event.message)) {
@@ -49,6 +51,7 @@ Gate::Receiver* Gate::hear(const Endpoint& from) {
       receiver.sequence = 0;
       receiver.closing = receiver.answer = false;
       receiver.proof.reset();
+      receiver.refused.clear();
     }
     return &receiver;
   }
@@ -84,6 +87,21 @@ void Gate::on_proof(const Endpoint& from, const GateProof& message) {
     }
   }
   receiver->tell_at = now_;
+}
+
+void Gate::on_refused(const Endpoint& from, const Refused& message) {
+  Receiver* const receiver = hear(from);
+  if (receiver == nullptr || !receiver->refused.empty()) return;
+  receiver->refused =
+      message.failure.message.empty() ? "it does not say why" : message.failure.message;
+  effects_->emplace_back(Note{"stays closed: " + refusal()});
+}
+
+std::string Gate::refusal() const {
+  for (const Receiver& receiver : receivers_) {
+    if (!receiver.refused.empty()) return receiver.name + " takes no part: " + receiver.refused;
+  }
+  return {};
 }
 
 void Gate::on(const ControlAnswered& event) {
@@ -127,6 +145,7 @@ void Gate::take_members(const Membership& all) {
 
 // Why the gate may not be open, or nothing.
 std::string Gate::unproven() const {
+  if (std::string why = refusal(); !why.empty()) return why;
   for (const Receiver& receiver : receivers_) {
     if (receiver.closing) return receiver.name + " writes, or is about to";
     if (!receiver.proof) return receiver.name + " has proven no version to this gate";

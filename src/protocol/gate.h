@@ -56,6 +56,9 @@ class Gate {
   // Requests may run: from the effect OpenFor until CloseAndDrain is answered.
   bool open() const { return state_ != State::kClosed; }
   StatusReply status() const;
+  // Which of its receivers takes no part, and why: it cannot open then. Empty: all do, as far as is
+  // known.
+  std::string refusal() const;
 
  private:
   enum class State : std::uint8_t { kClosed, kOpening, kOpen, kClosing };
@@ -66,6 +69,7 @@ class Gate {
     bool closing = false;           // the last was GateClose: it writes, or is about to
     bool answer = false;            // which is to be answered
     std::optional<VersionId> proof;
+    std::string refused;       // why it takes no part; empty: it does
     std::uint64_t member = 0;  // incarnation that is a member, as last read; 0: none
     Milliseconds tell_at = 0;  // say again how the gate stands
   };
@@ -80,6 +84,7 @@ class Gate {
   void on(const GateWorkDone& done);
   void on_close(const Endpoint& from, const GateClose& message);
   void on_proof(const Endpoint& from, const GateProof& message);
+  void on_refused(const Endpoint& from, const Refused& message);
   Receiver* hear(const Endpoint& from);
   void take_members(const Membership& all);
   void advance();

@@ -143,6 +143,22 @@ TEST_F(GateTest, StartsClosedAndSaysWhy) {
   EXPECT_EQ(times_told, 20);
 }
 
+TEST_F(GateTest, SaysWhichReceiverTakesNoPart) {
+  step(Started{});
+  prove(0, 1);
+  EXPECT_EQ(gate->refusal(), "");
+  step(MessageArrived{receivers[1], Refused{{Code::kUnsupported, "w", "w is packed"}}});
+  EXPECT_EQ(gate->refusal(), "receiver-1 takes no part: w is packed");
+  EXPECT_EQ(reason(), gate->refusal());
+  EXPECT_EQ(told["receiver-0"].reason, gate->refusal());
+  EXPECT_EQ(state(), "closed");
+  // Its next life may.
+  receivers[1].incarnation = control.enrol({"receiver-1", Role::kReceiver, "engine"})->incarnation;
+  ASSERT_TRUE(control.join({receivers[1], VersionId{}, {}}).ok());
+  EXPECT_EQ(prove(1, 1), "open 0 base\n");
+  EXPECT_EQ(gate->refusal(), "");
+}
+
 TEST_F(GateTest, OpensWhenEveryReceiverHasProvenK) {
   become_open();
   EXPECT_EQ(readings, 1);

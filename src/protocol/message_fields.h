@@ -357,4 +357,9 @@ void fields(Io& io, typename Io::template Of<ReceiverDetails>& details) {
   io.needs("needs", details.needs);
 }
 
+template <typename Io>
+void fields(Io& io, typename Io::template Of<Refused>& message) {
+  fields(io, message.failure);
+}
+
 }  // namespace dcr

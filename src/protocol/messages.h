@@ -346,13 +346,20 @@ struct OperatorReply {
   bool operator==(const OperatorReply&) const = default;
 };
 
+// From a receiver that takes no part, to its gate and to whoever leads: why. Holds for as long as
+// its incarnation lives and says so again.
+struct Refused {
+  Failure failure;
+  bool operator==(const Refused&) const = default;
+};
+
 using Message =
     std::variant<RefitRequest, Sent, BaselineUpdated, CleanedUp, Prepare, CloseGate, OpenApply,
                  Flush, StopAndWait, Cleanup, Look, RefitEnded, Prepared, AttemptFailed, Stopped,
                  Staged, StagingFull, GateClosed, Completed, PayloadsSent, Credit, OwnerEnd,
                  PayloadReady, StreamFailed, RestoreRequest, RestoreSent, BaseDigestsRequest,
                  BaseDigests, GateClose, GateIsClosed, GateProof, GateState, StatusRequest,
-                 StatusReply, OperatorCommand, OperatorReply>;
+                 StatusReply, OperatorCommand, OperatorReply, Refused>;
 
 // "prepare", "open_apply", …: for messages, logs and `--kill`.
 const char* message_name(const Message& message);

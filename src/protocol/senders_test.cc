@@ -30,7 +30,8 @@ TEST(Senders, EveryKindHasItsSenders) {
             "payloads_sent o\ncredit r\nowner_end n\npayload_ready n\nstream_failed n\n"
             "restore_request r\nrestore_sent o\nbase_digests_request r\nbase_digests o\n"
             "gate_close r\ngate_is_closed g\ngate_proof r\ngate_state g\n"
-            "status_request conrgp\nstatus_reply conrgp\noperator_command p\noperator_reply og\n");
+            "status_request conrgp\nstatus_reply conrgp\noperator_command p\noperator_reply "
+            "og\nrefused r\n");
 }
 
 }  // namespace

@@ -67,7 +67,8 @@ inline std::vector<Message> sample_messages() {
       StatusReply{"prepared", "waits", 300, version, true, "none", 1500},
       OperatorCommand{7, OperatorCommand::Kind::kVerify, "/checkpoints/8", "step 8", true, version},
       OperatorReply{
-          7, failure, {version, "step 8"}, 2, 6000, {"owner-1"}, 5, 6, 7, 8, 9, early, 10}};
+          7, failure, {version, "step 8"}, 2, 6000, {"owner-1"}, 5, 6, 7, 8, 9, early, 10},
+      Refused{failure}};
 }
 
 // Sets fields at random, where MessageReader reads them: to small values mostly, and to the
