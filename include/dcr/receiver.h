@@ -56,6 +56,21 @@ struct TensorClass {
   std::uint64_t bytes = 0;  // of parameters, that its elements reach; 0 if skipped or refused
 };
 
+// Where some of a tensor's elements lie on this rank (DESIGN §4): element (i0, i1, …) of a
+// rectangle is word offset + Σ i·stride of the canonical tensor, and of the storage.
+struct PlacedBox {
+  struct Dimension {
+    std::uint64_t size = 1;
+    std::uint64_t tensor_stride = 1;
+    std::uint64_t storage_stride = 1;
+  };
+  std::uint64_t storage = 0;     // its id in the TargetMemory
+  std::uint64_t word_bytes = 1;  // that offsets and strides count
+  std::uint64_t tensor_offset = 0;
+  std::uint64_t storage_offset = 0;
+  std::vector<Dimension> dimensions;  // outermost first; none: one element
+};
+
 // What became of a payload that came.
 enum class Ingested : std::uint8_t {
   kQueued,
@@ -148,6 +163,10 @@ class EmbeddedReceiver {
 
   // By tensor, from prewarm. One that is refused must not be refitted: look at these first.
   std::span<const TensorClass> classes() const;
+
+  // Where a traced tensor's elements go, by prewarm; nothing for others. REQUIRES: an index of
+  // tensors().
+  std::vector<PlacedBox> placement(std::uint32_t tensor) const;
 
   // A tensor whose loader talks to other ranks (`collective` on any rank of the engine) takes the
   // scratch path on all of them. Error: kUnsupported where it cannot.

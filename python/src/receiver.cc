@@ -23,6 +23,7 @@
 #include "handle.h"
 #include "operation_targets.h"
 #include "python_loader.h"
+#include "records.h"
 
 namespace dcr::python {
 namespace {
@@ -281,6 +282,41 @@ void bind_results(nb::module_& module) {
       .def_ro("checked", &ReceiverCounts::checked, "Words that post-apply checks compared.");
 }
 
+// A box as Python has it.
+struct PlacedRow {
+  std::uint64_t storage = 0, word_bytes = 1, tensor_offset = 0, storage_offset = 0;
+  Shape sizes, tensor_strides, storage_strides;
+};
+
+std::vector<PlacedRow> rows_of(const std::vector<PlacedBox>& boxes) {
+  std::vector<PlacedRow> rows;
+  for (const PlacedBox& box : boxes) {
+    PlacedRow& row = rows.emplace_back();
+    row.storage = box.storage;
+    row.word_bytes = box.word_bytes;
+    row.tensor_offset = box.tensor_offset;
+    row.storage_offset = box.storage_offset;
+    for (const PlacedBox::Dimension& dim : box.dimensions) {
+      row.sizes.push_back(dim.size);
+      row.tensor_strides.push_back(dim.tensor_stride);
+      row.storage_strides.push_back(dim.storage_stride);
+    }
+  }
+  return rows;
+}
+
+void bind_placements(nb::module_& module) {
+  Record<PlacedRow>(module, "PlacedBox",
+                    "Where some of a tensor's elements lie: a strided rectangle on both sides.")
+      .field("storage", &PlacedRow::storage, "Its id.")
+      .field("word_bytes", &PlacedRow::word_bytes, "Of what offsets and strides count.")
+      .field("tensor_offset", &PlacedRow::tensor_offset, "In the canonical tensor.")
+      .field("storage_offset", &PlacedRow::storage_offset, "In the storage.")
+      .field("sizes", &PlacedRow::sizes, "Of the rectangle.")
+      .field("tensor_strides", &PlacedRow::tensor_strides, "In the canonical tensor.")
+      .field("storage_strides", &PlacedRow::storage_strides, "In the storage.");
+}
+
 using ReceiverClass = nb::class_<PythonReceiver>;
 
 int traverse_receiver(PyObject* self, visitproc visit, void* arg) {
@@ -357,6 +393,13 @@ void bind_prewarm(ReceiverClass& type) {
             return std::vector<TensorClass>(classes.begin(), classes.end());
           },
           "What prewarm found, in the order of names.")
+      .def(
+          "placement",
+          [](PythonReceiver& self, std::uint32_t tensor) {
+            if (tensor >= self.core().tensors().size()) throw nb::index_error("no such tensor");
+            return rows_of(self.core().placement(tensor));
+          },
+          nb::arg("tensor"), "Where a traced tensor's elements go; nothing for others.")
       .def(
           "require_scratch",
           [](PythonReceiver& self, std::uint32_t tensor) {
@@ -455,6 +498,7 @@ void bind_receiver(nb::module_& module) {
   bind_targets(module);
   bind_operation_targets(module);
   bind_results(module);
+  bind_placements(module);
   ReceiverClass type(module, "EmbeddedReceiver", "The receiver of one serving rank.",
                      nb::type_slots(receiver_slots));
   forbid_pickling(type);

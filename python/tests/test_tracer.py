@@ -1,6 +1,7 @@
 """Tracing loaders of torch modules: paths, reasons, audits, and that nothing changes meanwhile."""
 
 import copy
+import pickle
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 from torch_loaders import Served, all_bytes, checkpoint  # noqa: E402
 
 from dcr.torch import ModelReceiver, trace_geometry  # noqa: E402
+from dcr.torch.loader import named_tensors  # noqa: E402
 
 RANKS = [(0, 1), (0, 2), (1, 2), (0, 4), (1, 4), (3, 4)]
 
@@ -44,6 +46,36 @@ def test_paths(rank: int, size: int, batch: int) -> None:
     assert classes["mlp.down"].bytes == 16 * 8 // size * 2
     receiver.audit(base)
     assert all_bytes(module) == before
+
+@pytest.mark.parametrize(("rank", "size"), RANKS)
+def test_placements_say_where_elements_are(rank: int, size: int) -> None:
+    base = checkpoint(0)
+    module = served(rank, size, base)
+    receiver = ModelReceiver(module, base)
+    receiver.prewarm()
+    found = receiver.placements
+    assert list(found) == sorted(base)
+    assert found["decay"].path == "scratch" and found["decay"].parts == ()
+    assert found["decay"].reason == "the loader computes or casts its values"
+    parameters = dict(named_tensors(module))
+    for name, placement in found.items():
+        seen = 0
+        for part in placement.parts:
+            held = parameters[part.parameter]
+            there = torch.as_strided(
+                held,
+                part.sizes,
+                part.parameter_strides,
+                held.storage_offset() + part.parameter_offset,
+            )
+            given = torch.as_strided(
+                base[name].contiguous(), part.sizes, part.tensor_strides, part.tensor_offset
+            )
+            bits = [one.reshape(-1).contiguous().view(torch.uint8) for one in (there, given)]
+            assert torch.equal(*bits)
+            seen += given.nbytes
+        assert seen == (placement.bytes if placement.path == "traced" else 0)
+    assert pickle.loads(pickle.dumps(found)) == found
 
 
 def test_paths_do_not_depend_on_batches() -> None:

@@ -127,6 +127,21 @@ std::span<const TensorClass> EmbeddedReceiver::classes() const {
   return state_->receiver->classes();
 }
 
+std::vector<PlacedBox> EmbeddedReceiver::placement(std::uint32_t tensor) const {
+  std::vector<PlacedBox> boxes;
+  for (const Place& place : state_->receiver->places(tensor)) {
+    PlacedBox& made = boxes.emplace_back();
+    made.storage = place.storage;
+    made.word_bytes = place.width;
+    made.tensor_offset = place.box.src_offset;
+    made.storage_offset = place.box.dst_offset;
+    for (const BoxDimension& dim : place.box.dims) {
+      made.dimensions.push_back({dim.size, dim.src_stride, dim.dst_stride});
+    }
+  }
+  return boxes;
+}
+
 Status EmbeddedReceiver::require_scratch(std::uint32_t tensor) {
   return state_->receiver->require_scratch(tensor);
 }

@@ -176,6 +176,14 @@ Status Receiver::prewarm() {
 
 std::span<const TensorClass> Receiver::classes() const { return state_->prewarm.classes; }
 
+std::span<const Place> Receiver::places(std::uint32_t tensor) const {
+  const PrewarmResult& found = state_->prewarm;
+  if (tensor >= found.classes.size() || found.classes[tensor].path != TensorPath::kTraced) {
+    return {};
+  }
+  return found.places[tensor];
+}
+
 std::span<const TensorSpec> Receiver::specs() const { return state_->specs; }
 
 Status Receiver::require_scratch(std::uint32_t tensor) {

@@ -73,6 +73,9 @@ class Receiver {
   // By index in the catalogue, from prewarm: what this rank asks of owners.
   std::span<const TensorClass> classes() const;
 
+  // By index in the catalogue, of what is traced; empty for others.
+  std::span<const Place> places(std::uint32_t tensor) const;
+
   // A name whose loader talks to other ranks takes the scratch path on all ranks of the engine, in
   // declared order (classes()[i].collective on any of them). Ends an attempt. Error kUnsupported
   // where it cannot take that path.

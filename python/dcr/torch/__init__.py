@@ -17,6 +17,7 @@ from dcr.torch.owner import (
     OpenRefit,
     PreparedRefit,
 )
+from dcr.torch.placed import PlacedPart, Placement
 from dcr.torch.receiver import ModelReceiver
 from dcr.torch.run_owner import Owner, RefitHandle, RefitResult
 
@@ -28,6 +29,8 @@ __all__ = [
     "ModelReceiver",
     "OpenRefit",
     "Owner",
+    "PlacedPart",
+    "Placement",
     "PreparedRefit",
     "RefitHandle",
     "RefitResult",

@@ -10,6 +10,7 @@ from dcr import _core
 from dcr.errors import InvalidArgument
 from dcr.torch.checkpoint import CheckpointTensors
 from dcr.torch.loader import LoadWeights, TorchLoader, named_tensors
+from dcr.torch.placed import Placement, log_placements, placements
 from dcr.torch.storages import dtype_name
 
 logger = logging.getLogger("dcr")
@@ -66,6 +67,7 @@ def traced_receiver(
         threads=1 if loader.torch_operations else 0,
     )
     core.prewarm()
+    log_placements(core)
     if base is not None:
         differs = base.differs(tensors)
         if differs:
@@ -115,6 +117,7 @@ class ModelReceiver:
         threads: int = 0,
         stage: Callable[[str], None] | None = None,
     ) -> None:
+        self._module = module
         self._loader = TorchLoader(
             module,
             load_weights,
@@ -151,6 +154,11 @@ class ModelReceiver:
     def classes(self) -> dict[str, _core.TensorClass]:
         """By canonical name, what the last `prewarm` found."""
         return dict(zip(self._core.names, self._core.classes, strict=True))
+
+    @property
+    def placements(self) -> dict[str, Placement]:
+        """By canonical name, where the last `prewarm` found its elements to go."""
+        return placements(self._core, self._module, self._loader.storages)
 
     @property
     def needs(self) -> list[str]:
