@@ -1,6 +1,8 @@
 // Taking part in a run (paper §7; DESIGN §8, §10): a trainer rank as an owner, a serving rank as a
 // receiver, an engine by its request gate. One directory is all that a run on one machine needs;
 // its coordinators and its node's agent are processes that members start where they are missing.
+// A run on several machines has a file that lists its endpoints (docs/CLI.md "The file of a run");
+// its coordinators and nodes are started by whoever operates it.
 //
 //   auto run = dcr::RunSession::open("/run/dcr", {.program = "/usr/bin/dcr"});
 //   auto owner = dcr::RunOwner::join(*run, *embedded_owner);      // in each trainer rank
@@ -34,8 +36,10 @@
 namespace dcr {
 
 struct RunOptions {
-  // The command dcr, for the run's own processes; empty: somebody else starts them.
+  // The command dcr, for the processes of a run directory; empty: somebody else starts them.
   std::string program;
+  // Makes the run that a file names, if it is not there: of who coordinates it.
+  bool create = false;
   // Points of the protocol at which this process kills or stops itself (docs/CLI.md, `dcr local
   // --kill`), to show that nothing comes of it. Roles and indices are not looked at.
   std::vector<std::string> kill_points;
@@ -49,15 +53,18 @@ struct RunOptions {
 // What this process has open of a run. Thread-safe.
 class RunSession {
  public:
-  // Opens the directory, and makes it if there is none. Errors: kInvalidArgument, others may write
-  // to it, its path is too long for sockets, a setting or a kill point is wrong; kUnsupported, a
-  // network file system; kIo.
-  static Result<std::unique_ptr<RunSession>> open(const std::string& directory, RunOptions options);
+  // Opens a run directory, and makes it if there is none; or what the run's file names. Errors:
+  // kInvalidArgument, others may write to the directory, its path is too long for sockets, a
+  // setting, a kill point or a key of the file is wrong; kUnsupported, a network file system; kIo.
+  // With a file: kNotFound, no coordinator has made the run where this process looks; kMismatch,
+  // the objects there are not the run's.
+  static Result<std::unique_ptr<RunSession>> open(const std::string& path, RunOptions options);
   ~RunSession();
   RunSession(const RunSession&) = delete;
   RunSession& operator=(const RunSession&) = delete;
 
-  const std::string& directory() const;
+  // As it was opened.
+  const std::string& path() const;
   // What is committed now. Errors: the control plane's.
   Result<CommitRecord> committed();
 
@@ -82,9 +89,11 @@ struct RefitOutcome {
 // A trainer rank's owner in a run. Thread-safe, but for one thread at a time in wait().
 class RunOwner {
  public:
-  // Joins as "owner-RANK". `owner` needs no baseline: the first refit sends everything. Nobody else
-  // may call it until this is destroyed. Errors: kExists, such an owner takes part already; those
-  // of the run's directory.
+  // Joins as "owner-RANK", or as the file's owner of this rank. `owner` needs no baseline: the
+  // first refit sends everything. Nobody else may call it until this is destroyed. Errors: kExists,
+  // such an owner takes part already; those of the run's directory. With a file: kInvalidArgument,
+  // it has no such owner; kMismatch, its directory is not the coordinators'; kUnavailable, none of
+  // them answers; those of the endpoint's key and address.
   static Result<std::unique_ptr<RunOwner>> join(RunSession& run, EmbeddedOwner& owner);
   ~RunOwner();
   RunOwner(const RunOwner&) = delete;
@@ -98,6 +107,8 @@ class RunOwner {
   // Nothing of this owner reads the weights any more then. Errors: what attempts failed with, the
   // same for all owners; kCancelled after interrupt(); kUnknownOutcome.
   std::optional<Result<RefitOutcome>> wait(std::uint64_t wait_ms);
+  // What the refit that is open waits for, as whoever leads says; waits a moment for the answer.
+  std::string waits_for();
   // Ends the refit that is open, unless everything of it has been sent, on all owners: every
   // attempt at it fails, or it is withdrawn where none has begun. From now on this owner reads no
   // weights for it. wait() has the outcome soon; called again it withdraws the refit in any case.
@@ -117,7 +128,7 @@ class RunOwner {
 // and serve().
 class RunReceiver {
  public:
-  // Errors: kExists, a receiver of this name takes part already; those of the run's directory.
+  // Errors: kExists, a receiver of this name takes part already; as RunOwner::join.
   static Result<std::unique_ptr<RunReceiver>> join(RunSession& run, const std::string& name,
                                                    const std::string& engine);
   ~RunReceiver();
@@ -139,6 +150,10 @@ class RunReceiver {
   // error fails the attempt; may be empty. Errors: kUnsupported naming a tensor that was refused,
   // and why; kInvalidArgument before find_owners() was true.
   Status serve(EmbeddedReceiver& receiver, const std::function<Status()>& applied = {});
+  // Takes no part, and says why to the engine's gate, which stays closed, to the coordinators, so
+  // that no refit waits for it, and to whoever asks how it stands. Returns after stop()
+  // (kCancelled). Errors: as join.
+  Status refuse(const Status& why);
   void stop();
   // Whether it has ever held what was committed.
   bool has_applied() const;
@@ -179,6 +194,8 @@ class RunGate {
 
   // Why it is not open; empty: it is.
   std::string closed_because();
+  // Which receiver takes no part, and why, so that it cannot open; empty: none that is known of.
+  std::string refusal();
 
   struct State;
   explicit RunGate(std::unique_ptr<State> state);

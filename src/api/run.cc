@@ -3,7 +3,9 @@
 #include <utility>
 
 #include "api/run_state.h"
+#include "run/run_identity.h"
 #include "runtime/clock.h"
+#include "runtime/file.h"
 
 namespace dcr {
 namespace {
@@ -34,15 +36,50 @@ class ProcessStarter {
   std::atomic<bool> failed_{false};
 };
 
+// A file that lists the endpoints of a run of trainers and engines.
+Result<RunConfig> read_listed(const std::string& path) {
+  DCR_ASSIGN(RunConfig config, read_run_config(path));
+  if (config.base.empty()) return config;
+  return Status(Code::kInvalidArgument,
+                path +
+                    ": trainers and engines bring the weights of a run: the keys base, owners and "
+                    "receivers are for one of checkpoints (dcr owner, dcr receiver); leave them "
+                    "out");
+}
+
+// Whether the file has this endpoint, in this role.
+Status check_listed(const RunSession::State& run, const std::string& name, Role role,
+                    const std::string& engine) {
+  const std::optional<RunPeer> peer = run.context->peers()->find(name);
+  if (!peer) return find_peer(run.listed, name).status().with_context(run.path);
+  if (peer->role.role != role || peer->role.is_operator) {
+    return {Code::kInvalidArgument,
+            run.path + ": " + name + " is no " + std::string(role_name(role)) + " there"};
+  }
+  if (role != Role::kReceiver) return {};
+  for (const EngineConfig& one : run.listed.engines) {
+    if (one.gate.name != engine) continue;
+    for (const PeerConfig& receiver : one.receivers) {
+      if (receiver.name == name) return {};
+    }
+  }
+  return {Code::kInvalidArgument, run.path + ": " + name + " is no receiver of " + engine};
+}
+
 }  // namespace
 
 RunSession::RunSession(std::shared_ptr<State> state) : state_(std::move(state)) {}
 RunSession::~RunSession() { state_->cancel.cancel(); }
 
-Result<std::unique_ptr<RunSession>> RunSession::open(const std::string& directory,
-                                                     RunOptions options) {
+Result<std::unique_ptr<RunSession>> RunSession::open(const std::string& path, RunOptions options) {
   auto state = std::make_shared<State>();
-  DCR_ASSIGN(state->directory, RunDirectory::open(directory));
+  state->path = path;
+  const Result<FileInfo> info = posix_file_system().info(path, true);
+  if (info.ok() && info->kind == FileKind::kRegular) {
+    DCR_ASSIGN(state->listed, read_listed(path));
+  } else {
+    DCR_ASSIGN(state->directory, RunDirectory::open(path));
+  }
   ProcessOptions process;
   process.cancel = &state->cancel;
   process.clock = &monotonic_clock();
@@ -52,17 +89,38 @@ Result<std::unique_ptr<RunSession>> RunSession::open(const std::string& director
   const auto nobody = [](const std::string& /*endpoint*/, const std::string& /*text*/) {};
   process.log = options.log ? std::move(options.log) : nobody;
   state->problem = options.problem ? std::move(options.problem) : process.log;
-  if (!options.program.empty()) {
+  if (!options.program.empty() && state->directory != nullptr) {
     const auto starter =
         std::make_shared<ProcessStarter>(*state->directory, options.program, state->problem);
     process.idle = [starter] { starter->look(); };
   }
-  DCR_ASSIGN(state->context, ProcessContext::open(state->directory->config(), std::move(process),
-                                                  state->directory->peers()));
+  if (state->directory != nullptr) {
+    DCR_ASSIGN(state->context, ProcessContext::open(state->directory->config(), std::move(process),
+                                                    state->directory->peers()));
+  } else {
+    if (options.create) DCR_TRY(create_run(state->listed));
+    DCR_ASSIGN(state->context, open_shared_run(state->listed, std::move(process)));
+  }
   return std::make_unique<RunSession>(std::move(state));
 }
 
-const std::string& RunSession::directory() const { return state_->directory->config().directory; }
+const std::string& RunSession::path() const { return state_->path; }
+
+Result<std::string> RunSession::State::owner_name(std::uint32_t rank, std::uint32_t ranks) const {
+  if (directory != nullptr) return "owner-" + std::to_string(rank);
+  if (ranks == listed.owner_peers.size()) return listed.owner_peers[rank].name;
+  return Status(Code::kInvalidArgument,
+                path + " lists " + std::to_string(listed.owner_peers.size()) +
+                    " owners, and the trainer has " + std::to_string(ranks) + " ranks");
+}
+
+Result<std::string> RunSession::State::node_of(const std::string& engine) const {
+  if (directory != nullptr) return std::string(kDirectoryNode);
+  for (const EngineConfig& one : listed.engines) {
+    if (one.gate.name == engine) return one.node;
+  }
+  return Status(Code::kInvalidArgument, path + " has no engine " + engine);
+}
 
 Result<CommitRecord> RunSession::committed() {
   DCR_ASSIGN(const ControlRecords records, state_->context->control().read());
@@ -73,8 +131,13 @@ Result<std::unique_ptr<RunMember>> RunMember::enter(std::shared_ptr<RunSession::
                                                     const std::string& name, Role role,
                                                     const std::string& engine) {
   if (run->cancel.cancelled()) return Status(Code::kInvalidArgument, "the run is closed");
-  DCR_ASSIGN(std::unique_ptr<RunDirectory::Presence> presence,
-             run->directory->enter(name, {role, false}));
+  std::unique_ptr<RunDirectory::Presence> presence;
+  if (run->directory != nullptr) {
+    DCR_ASSIGN(presence, run->directory->enter(name, {role, false}));
+  } else {
+    DCR_TRY(check_listed(*run, name, role, engine));
+    DCR_TRY(check_store(*run->context, name, role == Role::kCoordinator));
+  }
   if (run->context->options().idle) run->context->options().idle();
   return std::make_unique<RunMember>(std::move(run), name, role, engine, std::move(presence));
 }

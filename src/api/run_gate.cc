@@ -6,6 +6,11 @@
 #include "runtime/event_queue.h"
 
 namespace dcr {
+namespace {
+
+constexpr std::uint64_t kAnswerMs = 500;
+
+}  // namespace
 
 struct RunGate::State {
   using Loop = EndpointLoop<Gate, GateEvent, GateEffect>;
@@ -106,8 +111,17 @@ void RunGate::done(const Status& status) {
   taken->post(done);
 }
 
+std::string RunGate::refusal() {
+  {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    if (!state_->failure.ok()) return {};
+  }
+  const auto answers = std::make_shared<EventQueue<std::string>>();
+  state_->loop->ask([answers](const Gate& gate) { answers->push(gate.refusal()); });
+  return answers->pop(kAnswerMs).value_or("");
+}
+
 std::string RunGate::closed_because() {
-  constexpr std::uint64_t kAnswerMs = 500;
   {
     const std::lock_guard<std::mutex> lock(state_->mutex);
     if (!state_->failure.ok()) return state_->failure.message();

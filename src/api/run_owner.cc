@@ -25,6 +25,8 @@ OwnerWorkDone answer_of(OwnerWorkDone::Kind kind, std::uint64_t number, Status s
 }
 
 constexpr std::uint64_t kLookAgainMs = 100;
+constexpr std::uint64_t kStatusMs = 500;
+constexpr std::size_t kStatusesMax = 16;
 
 }  // namespace
 
@@ -69,6 +71,7 @@ struct RunOwner::State {
   std::atomic<std::uint64_t> committed_version{0};
   std::unique_ptr<Mailbox> mailbox;
   std::unique_ptr<OwnerLoop> loop;
+  EventQueue<StatusReply> statuses;  // of whoever leads
   EventQueue<Result<RefitOutcome>> outcomes;
   std::mutex mutex;
   // Guarded by mutex.
@@ -88,6 +91,11 @@ Status RunOwner::State::start() {
   DCR_ASSIGN(mailbox, Mailbox::open(context(), member->name()));
   loop = std::make_unique<OwnerLoop>(
       member->name(), member->parts([this] { return member->stopping(); }), *mailbox);
+  loop->set_intercept([this](const Endpoint& /*from*/, const Message& message) {
+    const auto* const status = std::get_if<StatusReply>(&message);
+    if (status != nullptr) static_cast<void>(statuses.try_push(*status, kStatusesMax));
+    return status != nullptr;
+  });
   worker = make_executor(2);
   worker->submit(take_long_turns);
   thread = make_executor(2);
@@ -288,11 +296,13 @@ Result<std::unique_ptr<RunOwner>> RunOwner::join(RunSession& run, EmbeddedOwner&
   DCR_ASSIGN(source.catalogue, Catalogue::make(owner.tensors()));
   source.boxes = owner_boxes(owner.boxes());
   source.digest = source_digest(source);
-  DCR_ASSIGN(
-      std::unique_ptr<RunMember> member,
-      RunMember::enter(run.state(), "owner-" + std::to_string(owner.rank()), Role::kOwner, ""));
+  DCR_ASSIGN(const std::string name, run.state()->owner_name(owner.rank(), owner.ranks()));
+  DCR_ASSIGN(std::unique_ptr<RunMember> member,
+             RunMember::enter(run.state(), name, Role::kOwner, ""));
   // All ranks have the same; one has to say it.
-  if (owner.rank() == 0) DCR_TRY(publish_source(member->directory().sources_path(), source));
+  if (owner.rank() == 0) {
+    DCR_TRY(publish_source(sources_path(member->context().config()), source));
+  }
   auto state = std::make_unique<State>(std::move(member), owner, source.digest);
   DCR_TRY(state->start());
   return std::make_unique<RunOwner>(std::move(state));
@@ -325,6 +335,19 @@ std::optional<Result<RefitOutcome>> RunOwner::wait(std::uint64_t wait_ms) {
   const std::lock_guard<std::mutex> lock(state_->mutex);
   if (outcome) state_->outcome = std::move(outcome);
   return state_->outcome;
+}
+
+std::string RunOwner::waits_for() {
+  const Result<ControlRecords> records = state_->context().control().read();
+  if (!records.ok()) return records.status().message();
+  const std::string& leader = records->leader.holder.name;
+  if (leader.empty()) return "a coordinator to lead";
+  while (state_->statuses.pop(0)) {
+  }
+  state_->mailbox->send(leader, 0, StatusRequest{});
+  const std::optional<StatusReply> status = state_->statuses.pop(kStatusMs);
+  if (!status) return leader + " to answer, which leads";
+  return status->state + (status->detail.empty() ? "" : ": " + status->detail);
 }
 
 bool RunOwner::interrupt() {

@@ -4,7 +4,9 @@
 
 #include "api/embedded_receiver.h"
 #include "api/run_state.h"
+#include "protocol/refused_receiver.h"
 #include "receiver/needs.h"
+#include "run/mailbox.h"
 #include "run/receiver_host.h"
 #include "run/source_watch.h"
 #include "runtime/event_queue.h"
@@ -49,10 +51,11 @@ Status check_classes(EmbeddedReceiver& receiver) {
 }  // namespace
 
 struct RunReceiver::State {
-  State(std::unique_ptr<RunMember> of, std::string engine_name)
+  State(std::unique_ptr<RunMember> of, std::string engine_name, std::string node_name)
       : member(std::move(of)),
         engine(std::move(engine_name)),
-        watch(member->context(), member->directory().sources_path()) {}
+        node(std::move(node_name)),
+        watch(member->context(), sources_path(member->context().config())) {}
 
   Status serve(EmbeddedReceiver& receiver, const std::function<Status()>& applied);
 
@@ -64,6 +67,7 @@ struct RunReceiver::State {
 
   const std::unique_ptr<RunMember> member;
   const std::string engine;
+  const std::string node;
   SourceWatch watch;
   std::optional<JoinedSource> joined;
   std::vector<std::vector<CanonicalBox>> boxes;
@@ -85,7 +89,7 @@ Status RunReceiver::State::serve(EmbeddedReceiver& receiver,
   ReceiverHostOptions options;
   options.name = member->name();
   options.engine = engine;
-  options.details.node = kDirectoryNode;
+  options.details.node = node;
   options.details.catalogue = joined->source.digest;
   options.details.fingerprint = inner.receiver->fingerprint();
   options.details.needs = needs_of(inner.receiver->classes());
@@ -119,7 +123,9 @@ Result<std::unique_ptr<RunReceiver>> RunReceiver::join(RunSession& run, const st
                                                        const std::string& engine) {
   DCR_ASSIGN(std::unique_ptr<RunMember> member,
              RunMember::enter(run.state(), name, Role::kReceiver, engine));
-  return std::make_unique<RunReceiver>(std::make_unique<State>(std::move(member), engine));
+  DCR_ASSIGN(std::string node, run.state()->node_of(engine));
+  return std::make_unique<RunReceiver>(
+      std::make_unique<State>(std::move(member), engine, std::move(node)));
 }
 
 Result<bool> RunReceiver::find_owners(std::uint64_t wait_ms) {
@@ -141,6 +147,26 @@ Status RunReceiver::serve(EmbeddedReceiver& receiver, const std::function<Status
   if (!state_->joined) return {Code::kInvalidArgument, "no owners were found yet"};
   DCR_TRY(check_classes(receiver));
   return state_->serve(receiver, applied);
+}
+
+Status RunReceiver::refuse(const Status& why) {
+  if (why.ok()) return {Code::kInvalidArgument, "a receiver that is refused has a reason"};
+  ProcessContext& context = state_->member->context();
+  DCR_ASSIGN(const std::unique_ptr<Mailbox> mailbox,
+             Mailbox::open(context, state_->member->name()));
+  EndpointLoop<RefusedReceiver, ReceiverEvent, ReceiverEffect> loop(
+      state_->member->name(), state_->member->parts([this] { return state_->member->stopping(); }),
+      *mailbox);
+  return loop.run(
+      [&] {
+        RefusedReceiverOptions options;
+        options.name = state_->member->name();
+        options.engine = state_->engine;
+        options.failure = failure_of(why);
+        options.waits = context.config().waits;
+        return RefusedReceiver(std::move(options));
+      },
+      [](const ReceiverEffect& /*effect*/, const auto& /*post*/) {});
 }
 
 void RunReceiver::stop() { state_->member->stop(); }

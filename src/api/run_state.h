@@ -16,17 +16,25 @@ namespace dcr {
 
 // Members share it: it is there for as long as one of them is.
 struct RunSession::State {
-  std::unique_ptr<RunDirectory> directory;
+  std::string path;                         // of the directory, or of the file
+  std::shared_ptr<RunDirectory> directory;  // or null: `listed` says who takes part
+  RunConfig listed;
   std::function<void(const std::string& endpoint, const std::string& text)> problem;
   CancelToken cancel;
   std::unique_ptr<ProcessContext> context;  // uses the above
+
+  // The name of an owner of this rank.
+  Result<std::string> owner_name(std::uint32_t rank, std::uint32_t ranks) const;
+  // The node that feeds an engine's receivers.
+  Result<std::string> node_of(const std::string& engine) const;
 };
 
 // One endpoint of this process in a run. Leaves the run when it is destroyed: what it was is
 // barred.
 class RunMember {
  public:
-  // `engine`: of a receiver. Errors: RunDirectory::enter's.
+  // `engine`: of a receiver. Errors: RunDirectory::enter's; where a file lists who takes part,
+  // kInvalidArgument if it has no such endpoint, and check_store's.
   static Result<std::unique_ptr<RunMember>> enter(std::shared_ptr<RunSession::State> run,
                                                   const std::string& name, Role role,
                                                   const std::string& engine);
@@ -37,7 +45,6 @@ class RunMember {
   RunMember& operator=(const RunMember&) = delete;
 
   ProcessContext& context() { return *run_->context; }
-  const RunDirectory& directory() const { return *run_->directory; }
   const std::string& name() const { return name_; }
   // Bars whatever incarnation the endpoint has: it begins anew, if it goes on.
   Status bar();
@@ -55,7 +62,7 @@ class RunMember {
   const Role role_;
   const std::string engine_;
   std::atomic<bool> stopping_{false};
-  const std::unique_ptr<RunDirectory::Presence> presence_;
+  const std::unique_ptr<RunDirectory::Presence> presence_;  // in a run directory
 };
 
 }  // namespace dcr

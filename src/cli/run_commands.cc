@@ -15,6 +15,7 @@
 #include "run/node_process.h"
 #include "run/operator.h"
 #include "run/owner_process.h"
+#include "run/run_identity.h"
 #include "run/run_keeper.h"
 #include "runtime/child_process.h"
 #include "runtime/clock.h"
@@ -26,7 +27,8 @@ namespace {
 
 constexpr std::uint64_t kStatusWaitMs = 1000;
 constexpr std::uint64_t kWatchMs = 1000;
-constexpr unsigned kOperatorsMax = 16;
+constexpr const char* kOfCheckpoints =
+    "dcr owner, dcr receiver and dcr refit are for runs of checkpoints";
 // On one machine a silent process is dead, or was paused for longer than anybody wants to wait.
 constexpr std::uint64_t kLocalLeaderMs = 2000;
 constexpr std::uint64_t kLocalStopMs = 5000;
@@ -90,7 +92,7 @@ Result<std::string> absolute_path(const std::string& path) {
 // A cluster's file or directory, and what this process has open of its run.
 struct Opened {
   RunConfig config;
-  std::unique_ptr<RunDirectory> directory;
+  std::shared_ptr<RunDirectory> directory;
   std::unique_ptr<RunDirectory::Presence> presence;  // of an operator in the directory
   std::string name;                                  // the operator's
   std::unique_ptr<ProcessContext> context;
@@ -115,15 +117,9 @@ Status enter_directory(const CommandLine& line, Opened* opened) {
   DCR_TRY(posix_file_system().info(join_path(path, "settings.toml"), true).status());
   DCR_ASSIGN(opened->directory, RunDirectory::open(path));
   opened->config = opened->directory->config();
-  // Several may look at a run at a time.
-  for (unsigned number = 0; number < kOperatorsMax; ++number) {
-    opened->name = number == 0 ? line.run.name : fmt::format("{}-{}", line.run.name, number);
-    auto presence = opened->directory->enter(opened->name, {Role::kCoordinator, true});
-    if (presence.status().code() == Code::kExists) continue;
-    DCR_ASSIGN(opened->presence, std::move(presence));
-    return {};
-  }
-  return {Code::kExists, fmt::format("{} operators are at this run already", kOperatorsMax)};
+  opened->name = line.run.name;
+  DCR_ASSIGN(opened->presence, opened->directory->enter_operator(&opened->name));
+  return {};
 }
 
 Result<std::unique_ptr<Opened>> open_run(const CommandLine& line, const CancelToken& cancel,
@@ -138,8 +134,10 @@ Result<std::unique_ptr<Opened>> open_run(const CommandLine& line, const CancelTo
     return opened;
   }
   DCR_ASSIGN(opened->config, read_run_config(line.run.config));
-  DCR_TRY(create_run(opened->config));
-  DCR_ASSIGN(opened->context, ProcessContext::open(opened->config, std::move(options)));
+  // Elsewhere than where the others look nobody would notice that it is another run's.
+  const bool makes = line.command == Command::kCoordinator || !opened->config.base.empty();
+  if (makes) DCR_TRY(create_run(opened->config));
+  DCR_ASSIGN(opened->context, open_shared_run(opened->config, std::move(options)));
   return opened;
 }
 
@@ -147,12 +145,15 @@ Status run_process(const CommandLine& line, ProcessContext& context) {
   const std::string& name = line.run.name;
   switch (line.command) {
     case Command::kCoordinator:
+      if (context.config().base.empty()) DCR_TRY(check_store(context, name, true));
       return run_coordinator(context, name, false, {});
     case Command::kOwner:
+      DCR_TRY(check_has_base(context.config(), kOfCheckpoints));
       return run_owner(context, name);
     case Command::kNode:
       return run_node(context, name);
     default:
+      DCR_TRY(check_has_base(context.config(), kOfCheckpoints));
       return run_engine(context, name);
   }
 }
@@ -160,7 +161,7 @@ Status run_process(const CommandLine& line, ProcessContext& context) {
 Status run_in_directory(const CommandLine& line, const CancelToken& cancel, const Say& say) {
   DCR_ASSIGN(const ProcessOptions options, process_options(line, cancel, say));
   DCR_ASSIGN(const std::string path, absolute_path(line.run.run_directory));
-  DCR_ASSIGN(const std::unique_ptr<RunDirectory> directory, RunDirectory::open(path));
+  DCR_ASSIGN(const std::shared_ptr<RunDirectory> directory, RunDirectory::open(path));
   return line.command == Command::kNode
              ? run_directory_node(*directory, options, line.run.name)
              : run_directory_coordinator(*directory, options, line.run.name);
@@ -181,6 +182,7 @@ Result<Outcome> call_process(const CommandLine& line, const CancelToken& cancel,
 }
 
 Result<Outcome> call_refit(const CommandLine& line, Opened& opened) {
+  DCR_TRY(check_has_base(opened.config, kOfCheckpoints));
   DCR_ASSIGN(const std::unique_ptr<Operator> as, Operator::open(*opened.context, opened.name));
   DCR_ASSIGN(const std::string path, absolute_path(line.run.path));
   const std::string& label = line.run.label == line.run.path ? path : line.run.label;
@@ -201,7 +203,7 @@ Result<Outcome> call_status(const CommandLine& line, Opened& opened, const Cance
     if (line.json) {
       // Members of a run directory count for themselves.
       RunCounts counts;
-      if (opened.directory == nullptr) {
+      if (opened.directory == nullptr && !opened.config.base.empty()) {
         DCR_ASSIGN(counts, as->counts(kStatusWaitMs));
       }
       outcome.text = status_json(status, engines, counts);

@@ -80,10 +80,15 @@ class CoordinatorSpans {
 }  // namespace
 
 Status run_coordinator(ProcessContext& context, const std::string& name, bool abort,
-                       const std::function<void(const CoordinatorProgress&)>& progress) {
+                       const std::function<void(const CoordinatorProgress&)>& progress,
+                       const std::function<bool()>& cancelled) {
   const RunConfig& config = context.config();
   DCR_ASSIGN(const std::unique_ptr<Mailbox> mailbox, Mailbox::open(context, name));
-  Loop loop(name, context.parts(), *mailbox);
+  LoopParts parts = context.parts();
+  if (cancelled) {
+    parts.cancelled = [&] { return context.options().cancel->cancelled() || cancelled(); };
+  }
+  Loop loop(name, std::move(parts), *mailbox);
   const auto found = std::find_if(config.coordinators.begin(), config.coordinators.end(),
                                   [&](const PeerConfig& peer) { return peer.name == name; });
   CoordinatorSpans spans(context, static_cast<std::uint32_t>(found - config.coordinators.begin()));

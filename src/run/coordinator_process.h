@@ -11,7 +11,9 @@ namespace dcr {
 
 // Serves until it is asked to end (kCancelled). With `abort`, claims leadership, ends an active
 // transition and returns what it found. `progress` may be empty; it is called on this thread.
+// `cancelled`: another way to ask it to end; may be empty.
 Status run_coordinator(ProcessContext& context, const std::string& name, bool abort,
-                       const std::function<void(const CoordinatorProgress&)>& progress);
+                       const std::function<void(const CoordinatorProgress&)>& progress,
+                       const std::function<bool()>& cancelled = {});
 
 }  // namespace dcr

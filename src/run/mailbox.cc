@@ -133,11 +133,28 @@ void Mailbox::send(const std::string& to, std::uint64_t incarnation, const Messa
 void Mailbox::receive() {
   while (!stopping_) {
     auto received = channel_->receive(kReceiveMs);
-    if (!received || !inbox_->is_mine(received->envelope)) continue;
+    if (!received) continue;
+    if (received->envelope.run != run_) take_foreign(received->envelope, received->body);
+    if (!inbox_->is_mine(received->envelope)) continue;
     Result<Message> message = decode_message(received->body);
     // Only a peer with a changed or another version's program sends what cannot be decoded.
     if (message.ok()) inbox_->take(received->envelope, std::move(message).value());
   }
+}
+
+// A peer that shows its key and speaks of another run has another control plane than this process.
+// Who asks how this endpoint stands is told, under this run's id, and knows then.
+void Mailbox::take_foreign(const Envelope& envelope, ByteSpan body) {
+  const std::optional<RunPeer> peer = peers_->find(envelope.sender.name);
+  const std::uint64_t own = inbox_->incarnation();
+  const Result<Message> message = decode_message(body);
+  if (!peer || own == 0 || !message.ok()) return;
+  if (std::holds_alternative<StatusReply>(*message) && foreign_) foreign_(envelope.sender.name);
+  if (!std::holds_alternative<StatusRequest>(*message)) return;
+  StatusReply reply;
+  reply.state = "in another run";
+  static_cast<void>(
+      channel_->send(peer->address, {run_, {name_, own}, envelope.sender}, encode_message(reply)));
 }
 
 }  // namespace dcr

@@ -93,6 +93,12 @@ class Mailbox {
   // an endpoint of this process. Call once.
   void start(Deliver deliver);
 
+  // Hears the name of a peer that has said how it stands in another run. On the mailbox's thread;
+  // before start().
+  void set_foreign(std::function<void(const std::string& name)> foreign) {
+    foreign_ = std::move(foreign);
+  }
+
   // Delivers nothing from now on, and waits for a delivery.
   void stop() { inbox_->close(); }
 
@@ -107,6 +113,7 @@ class Mailbox {
 
  private:
   void receive();
+  void take_foreign(const Envelope& envelope, ByteSpan body);
 
   const RunId run_;
   const std::string name_;
@@ -114,6 +121,7 @@ class Mailbox {
   const std::unique_ptr<Channel> channel_;
   Inboxes& inboxes_;
   const std::shared_ptr<Inbox> inbox_;
+  std::function<void(const std::string& name)> foreign_;  // or empty
   std::atomic<bool> stopping_{false};
   std::unique_ptr<Executor> thread_;
 };

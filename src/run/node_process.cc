@@ -5,11 +5,22 @@
 #include "protocol/node.h"
 #include "run/mailbox.h"
 #include "run/node_work.h"
+#include "run/run_identity.h"
 #include "run/run_model.h"
+#include "run/source_watch.h"
 
 namespace dcr {
+namespace {
+
+constexpr std::uint64_t kWaitForOwnersMs = 200;
+
+}  // namespace
 
 Status run_node(ProcessContext& context, const std::string& name) {
+  if (context.config().base.empty()) {
+    DCR_TRY(check_store(context, name, false));
+    return serve_joined_owners(context, name, [] {});
+  }
   DCR_ASSIGN(const std::unique_ptr<const RunModel> model, make_run_model(context.config()));
   return serve_node(context, name, *model,
                     [&context] { return context.options().cancel->cancelled(); });
@@ -34,6 +45,21 @@ Status serve_node(ProcessContext& context, const std::string& name, const Publis
         return NodeEndpoint(std::move(options));
       },
       [&](const NodeEffect& effect, const auto& post) { work.begin(effect, post); });
+}
+
+Status serve_joined_owners(ProcessContext& context, const std::string& name,
+                           const std::function<void()>& idle) {
+  const auto cancelled = [&context] { return context.options().cancel->cancelled(); };
+  SourceWatch watch(context, sources_path(context.config()));
+  while (!cancelled()) {
+    DCR_ASSIGN(const std::optional<JoinedSource> joined, watch.wait(kWaitForOwnersMs));
+    idle();
+    if (!joined) continue;
+    Status status = serve_node(context, name, joined->source,
+                               [&] { return cancelled() || watch.changed(joined->owners); });
+    if (status.code() != Code::kCancelled) return status;
+  }
+  return {Code::kCancelled, name + " was asked to end"};
 }
 
 }  // namespace dcr

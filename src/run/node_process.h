@@ -17,4 +17,9 @@ Status run_node(ProcessContext& context, const std::string& name);
 Status serve_node(ProcessContext& context, const std::string& name, const PublishedSource& source,
                   std::function<bool()> cancelled);
 
+// The same for whichever owners join, until the process is asked to end (kCancelled). `idle` is
+// called now and then while there are none.
+Status serve_joined_owners(ProcessContext& context, const std::string& name,
+                           const std::function<void()>& idle);
+
 }  // namespace dcr

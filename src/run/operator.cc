@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::uint64_t kRepeatMs = 250;
 constexpr std::uint64_t kOthersMs = 2'000;
+constexpr std::uint64_t kLookAtCancelMs = 50;
 constexpr std::size_t kAnswersWaitingMax = 65'536;
 
 void add_engine(const OperatorReply& reply, VerifyReport* report) {
@@ -118,7 +119,7 @@ Result<std::map<std::string, OperatorReply>> Operator::command(OperatorCommand c
     const std::uint64_t now = now_ms();
     // The others may wait for the one that failed.
     if (failed_at && now - *failed_at >= kOthersMs) break;
-    if (context_.options().cancel->cancelled()) return Status(Code::kCancelled, "stopped");
+    if (cancelled()) return Status(Code::kCancelled, "stopped");
     if (wait_ms && now - begin >= *wait_ms) break;
     if (now >= repeat_at) {
       for (const std::string& name : to) {
@@ -178,7 +179,8 @@ Result<RunStatus> Operator::status(std::uint64_t wait_ms) {
   while (statuses_.size() < waiting.size()) {
     const std::uint64_t spent = now_ms() - begin;
     if (spent >= wait_ms) break;
-    take_answer(wait_ms - spent);
+    if (cancelled()) return Status(Code::kCancelled, "stopped");
+    take_answer(std::min(wait_ms - spent, kLookAtCancelMs));
   }
   status.endpoints = statuses_;
   for (const auto& [name, reply] : statuses_) waiting.erase(name);

@@ -80,6 +80,9 @@ class Operator {
   static Result<std::unique_ptr<Operator>> open(ProcessContext& context, const std::string& name);
   Operator(ProcessContext& context, std::string name, std::unique_ptr<Mailbox> mailbox);
 
+  // Another reason to give up (kCancelled) than that the process is asked to end. Thread-safe.
+  void set_cancelled(std::function<bool()> cancelled) { cancelled_ = std::move(cancelled); }
+
   // Has every owner load `path` and refit it, and waits until the outcome is final. `idle` is
   // called a few times a second meanwhile. Errors: refit_failure's; kCancelled.
   Result<RefitReport> refit(const std::string& path, const std::string& label, bool asynchronous,
@@ -110,11 +113,15 @@ class Operator {
   // Takes the next answer, of whichever kind, into the maps below; waits for at most so long.
   void take_answer(std::uint64_t wait_ms);
   std::uint64_t now_ms() const { return context_.options().clock->nanoseconds() / 1'000'000; }
+  bool cancelled() const {
+    return context_.options().cancel->cancelled() || (cancelled_ && cancelled_());
+  }
   std::uint64_t next_id() { return context_.options().clock->nanoseconds(); }
 
   ProcessContext& context_;
   const std::string name_;
   const std::unique_ptr<Mailbox> mailbox_;
+  std::function<bool()> cancelled_;  // or empty
   EventQueue<std::pair<std::string, Message>> answers_;
   // The last answers, by endpoint.
   std::map<std::string, OperatorReply> replies_;

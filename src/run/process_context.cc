@@ -7,16 +7,24 @@
 #include "base/digest.h"
 #include "base/secure_random.h"
 #include "channel/keys.h"
+#include "run/run_identity.h"
 #include "runtime/file.h"
+#include "runtime/process_lock.h"
 
 namespace dcr {
 namespace {
 
 constexpr std::uint32_t kPrivateDirectory = 0700;
+constexpr std::uint64_t kCreateMs = 10'000;
 
 Status make_directory(const std::string& path) {
   const Status made = posix_file_system().make_directory(path, kPrivateDirectory);
   return made.code() == Code::kExists ? Status() : made;
+}
+
+// What belongs to this machine alone.
+const std::string& work_path(const RunConfig& config) {
+  return config.work.empty() ? config.directory : config.work;
 }
 
 SqliteControl::Options store_of(const RunConfig& config) {
@@ -27,10 +35,13 @@ SqliteControl::Options store_of(const RunConfig& config) {
 
 }  // namespace
 
-std::string objects_path(const RunConfig& config) { return join_path(config.directory, "objects"); }
-std::string keys_path(const RunConfig& config) { return join_path(config.directory, "keys"); }
+std::string objects_path(const RunConfig& config) {
+  return config.objects.empty() ? join_path(config.directory, "objects") : config.objects;
+}
+std::string sources_path(const RunConfig& config) { return join_path(config.directory, "sources"); }
+std::string keys_path(const RunConfig& config) { return join_path(work_path(config), "keys"); }
 std::string payload_socket_path(const RunConfig& config, const std::string& receiver) {
-  return join_path(config.directory, receiver + ".payloads");
+  return join_path(work_path(config), receiver + ".payloads");
 }
 
 Digest restore_run(const RunId& run) {
@@ -42,12 +53,20 @@ Digest restore_run(const RunId& run) {
 
 Status create_run(const RunConfig& config) {
   DCR_TRY(make_directory(config.directory));
-  DCR_TRY(make_directory(objects_path(config)));
-  DCR_TRY(make_directory(keys_path(config)));
+  DCR_TRY(make_directory(work_path(config)));
+  for (const std::string& path : {objects_path(config), sources_path(config), keys_path(config)}) {
+    DCR_TRY(make_directory(path));
+  }
+  // One process makes it. The mark comes first, so that it is there where the control plane is.
+  DCR_ASSIGN(const std::unique_ptr<ProcessLock> creating,
+             ProcessLock::open(join_path(config.directory, "creating.lock")));
+  DCR_TRY(creating->lock(kCreateMs));
+  const Status opened = SqliteControl::open(store_of(config)).status();
+  if (opened.code() != Code::kNotFound) return opened;
   RunId run{};
   fill_random(run);
-  const auto created = SqliteControl::create(store_of(config), run, config.base);
-  return created.status().code() == Code::kExists ? Status() : created.status();
+  if (!config.coordinators.empty()) DCR_TRY(mark_objects(config, run));
+  return SqliteControl::create(store_of(config), run, config.base).status();
 }
 
 Result<std::unique_ptr<ProcessContext>> ProcessContext::open(

@@ -83,8 +83,9 @@ class ProcessContext {
   ControlCaller caller_;
 };
 
-// Folders of a run's directory.
+// Folders of a run.
 std::string objects_path(const RunConfig& config);
+std::string sources_path(const RunConfig& config);  // what owners publish
 std::string keys_path(const RunConfig& config);
 // Where a receiver takes decoded payloads.
 std::string payload_socket_path(const RunConfig& config, const std::string& receiver);
@@ -96,7 +97,8 @@ inline const Digest& stream_run(const RunId& run, const Digest& restores, const 
 }
 
 // Makes the directory of a run: folders and the control plane, whose version 0 has the base's path
-// as its label. One that is there already is left alone.
+// as its label. One that is there already is left alone. Where the configuration lists who takes
+// part, objects get the run's mark (run_identity.h).
 Status create_run(const RunConfig& config);
 
 }  // namespace dcr

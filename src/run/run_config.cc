@@ -234,7 +234,20 @@ std::string layout_path(const std::string& layout, const std::string& directory)
   return generated ? layout : absolute(layout, directory);
 }
 
+Status check_weights(const RunConfig& config) {
+  const std::pair<const char*, const std::string&> keys[] = {
+      {"base", config.base}, {"owners", config.owners}, {"receivers", config.receivers}};
+  std::string there, missing;
+  for (const auto& [key, value] : keys) (value.empty() ? missing : there) = key;
+  if (there.empty() || missing.empty()) return {};
+  return {Code::kInvalidArgument,
+          "the file has " + there + " and no " + missing +
+              ": a run of checkpoints has base, owners and receivers, one of trainers and engines "
+              "none of them"};
+}
+
 Status check(const RunConfig& config) {
+  DCR_TRY(check_weights(config));
   std::set<std::string> names;
   for (const PeerConfig& peer : all_peers(config)) {
     if (names.insert(peer.name).second) continue;
@@ -277,9 +290,11 @@ Result<RunConfig> parse_run_config(std::string_view text, const std::string& dir
   RunConfig config;
   Table root(parsed, "the file");
   DCR_TRY(root.text("directory", &config.directory));
-  DCR_TRY(root.text("base", &config.base));
-  DCR_TRY(root.text("owners", &config.owners));
-  DCR_TRY(root.text("receivers", &config.receivers));
+  DCR_TRY(root.text("objects", &config.objects, false));
+  DCR_TRY(root.text("work", &config.work, false));
+  DCR_TRY(root.text("base", &config.base, false));
+  DCR_TRY(root.text("owners", &config.owners, false));
+  DCR_TRY(root.text("receivers", &config.receivers, false));
   DCR_TRY(root.flag("requests", &config.requests));
   DCR_TRY(read_amounts(root, &config));
   DCR_TRY(read_peers(root, "coordinator", &config.coordinators));
@@ -289,9 +304,12 @@ Result<RunConfig> parse_run_config(std::string_view text, const std::string& dir
   DCR_TRY(read_peers(root, "operator", &config.operators));
   DCR_TRY(root.finish());
   config.directory = absolute(config.directory, directory);
-  config.base = absolute(config.base, directory);
-  config.owners = layout_path(config.owners, directory);
-  config.receivers = layout_path(config.receivers, directory);
+  for (std::string* const path : {&config.objects, &config.work, &config.base}) {
+    if (!path->empty()) *path = absolute(*path, directory);
+  }
+  for (std::string* const layout : {&config.owners, &config.receivers}) {
+    if (!layout->empty()) *layout = layout_path(*layout, directory);
+  }
   DCR_TRY(check(config));
   return config;
 }
@@ -327,16 +345,21 @@ std::string format_run_settings(const RunConfig& config) {
 
 std::string format_run_config(const RunConfig& config) {
   std::ostringstream out;
-  out << toml::table{{"directory", config.directory},
-                     {"base", config.base},
-                     {"owners", config.owners},
-                     {"receivers", config.receivers},
-                     {"memory_bytes_max", toml_number(config.memory_bytes_max)},
-                     {"staging_bytes_max", toml_number(config.staging_bytes_max)},
-                     {"bucket_bytes", toml_number(config.bucket_bytes)},
-                     {"threads", toml_number(config.threads)},
-                     {"requests", config.requests}};
-  out << "\n\n[waits]\n" << waits_table(config.waits) << "\n";
+  toml::table head{{"directory", config.directory},
+                   {"memory_bytes_max", toml_number(config.memory_bytes_max)},
+                   {"staging_bytes_max", toml_number(config.staging_bytes_max)},
+                   {"bucket_bytes", toml_number(config.bucket_bytes)},
+                   {"threads", toml_number(config.threads)},
+                   {"requests", config.requests}};
+  for (const auto& [key, value] : std::initializer_list<std::pair<const char*, std::string>>{
+           {"objects", config.objects},
+           {"work", config.work},
+           {"base", config.base},
+           {"owners", config.owners},
+           {"receivers", config.receivers}}) {
+    if (!value.empty()) head.insert(key, value);
+  }
+  out << head << "\n\n[waits]\n" << waits_table(config.waits) << "\n";
   for (const PeerConfig& peer : config.coordinators) format_peer(out, "coordinator", peer);
   for (const PeerConfig& peer : config.owner_peers) format_peer(out, kOwnerTable, peer);
   for (const PeerConfig& peer : config.nodes) format_peer(out, "node", peer);
@@ -347,6 +370,14 @@ std::string format_run_config(const RunConfig& config) {
   }
   for (const PeerConfig& peer : config.operators) format_peer(out, "operator", peer);
   return out.str();
+}
+
+Status check_has_base(const RunConfig& config, const std::string& what) {
+  if (!config.base.empty()) return {};
+  return {Code::kInvalidArgument,
+          "the run's file has no base: its owners and engines are trainers and servers, which take "
+          "part by themselves; " +
+              what};
 }
 
 std::vector<PeerConfig> all_peers(const RunConfig& config) {

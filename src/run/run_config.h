@@ -31,9 +31,14 @@ struct EngineConfig {
 };
 
 struct RunConfig {
-  // Holds the control plane, objects, and the keys' folder "keys". Relative paths of the file count
-  // from where the file lies.
+  // Holds the control plane, what owners publish and, unless the next two say otherwise, all else.
+  // Relative paths of the file count from where the file lies.
   std::string directory;
+  std::string objects;  // where payloads lie; empty: in the directory's "objects"
+  // Of one machine: the keys' folder "keys", and sockets between its processes; empty: the
+  // directory
+  std::string work;
+  // All three, or none: then trainers and engines bring the weights, and version 0 has none.
   std::string base;                       // the checkpoint that is version 0
   std::string owners;                     // a layout file, or what to generate one from: "fsdp:4"
   std::string receivers;                  // of one engine's ranks; likewise
@@ -67,6 +72,10 @@ std::string format_run_settings(const RunConfig& config);
 
 // The file's text: what `dcr local` writes.
 std::string format_run_config(const RunConfig& config);
+
+// Error kInvalidArgument, if the run's weights are not those of checkpoints: then what `what` says
+// is for others to do.
+Status check_has_base(const RunConfig& config, const std::string& what);
 
 // Everybody who may speak to anybody.
 std::vector<PeerConfig> all_peers(const RunConfig& config);

@@ -10,6 +10,8 @@ namespace {
 RunConfig sample() {
   RunConfig config;
   config.directory = "/run";
+  config.objects = "/objects";
+  config.work = "/work";
   config.base = "/checkpoints/0";
   config.owners = "fsdp:2";
   config.receivers = "/layouts/receivers.json";
@@ -53,11 +55,15 @@ TEST(RunConfig, WhatIsWrittenIsRead) {
 TEST(RunConfig, PathsCountFromWhereTheFileLies) {
   RunConfig config = sample();
   config.directory = "run";
+  config.objects = "../objects";
+  config.work = ".";
   config.base = "../base";
   config.receivers = "./receivers.json";
   const auto parsed = parse_run_config(format_run_config(config), "/place");
   ASSERT_TRUE(parsed.ok()) << parsed.status().message();
   EXPECT_EQ(parsed->directory, "/place/run");
+  EXPECT_EQ(parsed->objects, "/place/../objects");
+  EXPECT_EQ(parsed->work, "/place/.");
   EXPECT_EQ(parsed->base, "/place/../base");
   EXPECT_EQ(parsed->receivers, "/place/./receivers.json");
   EXPECT_EQ(parsed->owners, "fsdp:2");
@@ -79,7 +85,10 @@ TEST(RunConfig, SaysWhatIsWrong) {
   const std::string owner = "[[owner]]\nname = 'o'\naddress = 'a'\npublic_key = 'k'\n";
   ASSERT_TRUE(parse_run_config(head + owner, "/").ok());
   EXPECT_TRUE(parse_run_config(head + owner, "/")->requests);
-  expect_refused("directory = 'run'\n", "line 1: the file has no base");
+  expect_refused("base = 'base'\n", "line 1: the file has no directory");
+  expect_refused("directory = 'run'\nbase = 'base'\nowners = 'fsdp:1'\n" + owner,
+                 "the file has owners and no receivers: a run of checkpoints has base, owners and "
+                 "receivers, one of trainers and engines none of them");
   expect_refused(head, "the run has no owner");
   expect_refused(head + owner + owner, "two endpoints are named o");
   expect_refused(head + "threads = 0\n" + owner, "line 5: threads is no whole number from 1");
@@ -96,6 +105,17 @@ TEST(RunConfig, SaysWhatIsWrong) {
   expect_refused(
       head + owner + "[[engine]]\nname = 'e'\naddress = 'a'\npublic_key = 'k'\nnode = 'n'\n",
       "line 9: e has no receiver");
+}
+
+TEST(RunConfig, TrainersAndEnginesBringTheWeights) {
+  const auto parsed = parse_run_config(
+      "directory = 'run'\n[[owner]]\nname = 'o'\naddress = 'a'\npublic_key = 'k'\n", "/");
+  ASSERT_TRUE(parsed.ok()) << parsed.status().message();
+  EXPECT_EQ(parsed->base + parsed->owners + parsed->receivers, "");
+  EXPECT_EQ(check_has_base(*parsed, "dcr owner is for others").message(),
+            "the run's file has no base: its owners and engines are trainers and servers, which "
+            "take part by themselves; dcr owner is for others");
+  EXPECT_TRUE(check_has_base(sample(), "").ok());
 }
 
 TEST(RunConfig, NearestIsNearEnoughOrNothing) {

@@ -18,6 +18,7 @@ constexpr std::uint32_t kOthersMayWrite = 0022;
 constexpr std::uint64_t kSettingsBytesMax = kMiB;
 constexpr std::uint64_t kMakeMs = 10'000;
 constexpr std::uint64_t kEnterMs = 500;
+constexpr unsigned kOperatorsMax = 16;
 constexpr std::uint64_t kStartAgainNs = 3'000'000'000;
 // Of a socket's name in the directory, with what sockets are called behind it.
 constexpr std::uint64_t kSocketNameBytesMax = 40;
@@ -96,9 +97,26 @@ Status make_run_directory(const std::string& path) {
   return create_run(config);
 }
 
+// Those of this process.
+struct OpenDirectories {
+  std::mutex mutex;
+  std::map<std::pair<std::int64_t, std::string>, std::weak_ptr<RunDirectory>>
+      directories;  // guarded by mutex
+};
+
+OpenDirectories& open_directories() {
+  static OpenDirectories all;
+  return all;
+}
+
 }  // namespace
 
-Result<std::unique_ptr<RunDirectory>> RunDirectory::open(const std::string& path) {
+Result<std::shared_ptr<RunDirectory>> RunDirectory::open(const std::string& path) {
+  OpenDirectories& all = open_directories();
+  const std::lock_guard<std::mutex> guard(all.mutex);
+  // A forked child has none of its parent's locks.
+  std::weak_ptr<RunDirectory>& known = all.directories[{this_process(), path}];
+  if (std::shared_ptr<RunDirectory> there = known.lock()) return there;
   DCR_TRY(check_path(path));
   DCR_TRY(make_private(path));
   DCR_TRY(check_ours(path));
@@ -114,15 +132,15 @@ Result<std::unique_ptr<RunDirectory>> RunDirectory::open(const std::string& path
   auto config =
       parse_run_settings({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path);
   if (!config.ok()) return config.status().with_context(settings_path(path));
-  return std::make_unique<RunDirectory>(std::move(config).value());
+  auto opened = std::make_shared<RunDirectory>(std::move(config).value());
+  known = opened;
+  return opened;
 }
 
 RunDirectory::RunDirectory(RunConfig config)
     : config_(std::move(config)),
       peers_(std::make_shared<DirectoryPeers>(join_path(config_.directory, "peers"),
                                               config_.directory)) {}
-
-std::string RunDirectory::sources_path() const { return join_path(config_.directory, "sources"); }
 
 std::string RunDirectory::log_path(const std::string& name) const {
   return join_path(join_path(config_.directory, "logs"), name + ".log");
@@ -159,6 +177,17 @@ Result<std::unique_ptr<RunDirectory::Presence>> RunDirectory::enter(const std::s
   DCR_TRY(peers_->publish(name, role, keys.keys.public_key));
   entered_.insert(name);
   return std::make_unique<Presence>(*this, name, std::move(lock));
+}
+
+Result<std::unique_ptr<RunDirectory::Presence>> RunDirectory::enter_operator(std::string* name) {
+  const std::string first = *name;
+  for (unsigned number = 0; number < kOperatorsMax; ++number) {
+    *name = number == 0 ? first : first + "-" + std::to_string(number);
+    auto presence = enter(*name, {Role::kCoordinator, true});
+    if (presence.status().code() != Code::kExists) return presence;
+  }
+  return Status(Code::kExists,
+                std::to_string(kOperatorsMax) + " operators are at this run already");
 }
 
 Result<bool> RunDirectory::is_present(const std::string& name) {

@@ -24,16 +24,16 @@ namespace dcr {
 // The agent that feeds all receivers of the machine.
 inline constexpr const char* kDirectoryNode = "node-0";
 
-// Thread-safe. A process names a directory by one path only: locks of one process do not exclude
-// each other.
+// Thread-safe. A process names a directory by one path only, and has one of these for it: locks of
+// one process do not exclude each other.
 class RunDirectory {
  public:
-  // Opens it, and makes what is not there: the control plane, folders that only this user may look
-  // into, and the settings. Errors: kInvalidArgument, it is another user's or others may write to
-  // it, its path is relative, too long for sockets or has letters that their addresses have not, or
-  // a setting is wrong; those of the control plane, which refuses a network file system by name;
-  // kIo.
-  static Result<std::unique_ptr<RunDirectory>> open(const std::string& path);
+  // The one that this process has open; else opens it, and makes what is not there: the control
+  // plane, folders that only this user may look into, and the settings. Errors: kInvalidArgument,
+  // it is another user's or others may write to it, its path is relative, too long for sockets or
+  // has letters that their addresses have not, or a setting is wrong; those of the control plane,
+  // which refuses a network file system by name; kIo.
+  static Result<std::shared_ptr<RunDirectory>> open(const std::string& path);
   explicit RunDirectory(RunConfig config);
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;
@@ -41,7 +41,6 @@ class RunDirectory {
   // Without peers.
   const RunConfig& config() const { return config_; }
   const std::shared_ptr<DirectoryPeers>& peers() const { return peers_; }
-  std::string sources_path() const;
   std::string log_path(const std::string& name) const;
 
   // That an endpoint takes part, until it is destroyed or its process ends.
@@ -63,6 +62,9 @@ class RunDirectory {
   // what it returns. Errors: kExists, an endpoint of this name takes part already; kMismatch, the
   // name is that of another role; kInvalidArgument for the name, or its socket's path; kIo.
   Result<std::unique_ptr<Presence>> enter(const std::string& name, const SenderRole& role);
+  // An operator, of which several may look at a run at a time: under `name`, or that with a number,
+  // which it becomes.
+  Result<std::unique_ptr<Presence>> enter_operator(std::string* name);
 
   // Whether an endpoint of this name takes part, in whichever process. Errors: kIo.
   Result<bool> is_present(const std::string& name);

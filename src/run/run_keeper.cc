@@ -6,14 +6,12 @@
 #include "run/coordinator_process.h"
 #include "run/mailbox.h"
 #include "run/node_process.h"
-#include "run/source_watch.h"
 
 namespace dcr {
 namespace {
 
 constexpr std::uint64_t kLookNs = 300'000'000;
 constexpr std::uint64_t kWithoutMemberNs = 30'000'000'000;
-constexpr std::uint64_t kWaitForOwnersMs = 200;
 
 // A process of a run directory: its keeper, and what it has open.
 struct DirectoryProcess {
@@ -90,18 +88,7 @@ Status run_directory_node(RunDirectory& directory, const ProcessOptions& options
   if (!presence.ok()) return presence.status();
   DirectoryProcess process(directory, name, options);
   DCR_TRY(process.open(directory));
-  ProcessContext& context = *process.context;
-  SourceWatch watch(context, directory.sources_path());
-  while (!process.keeper.ended().cancelled()) {
-    DCR_ASSIGN(const std::optional<JoinedSource> joined, watch.wait(kWaitForOwnersMs));
-    process.options.idle();
-    if (!joined) continue;
-    Status status = serve_node(context, name, joined->source, [&] {
-      return process.keeper.ended().cancelled() || watch.changed(joined->owners);
-    });
-    if (status.code() != Code::kCancelled) return status;
-  }
-  return {Code::kCancelled, name + " was asked to end"};
+  return serve_joined_owners(*process.context, name, process.options.idle);
 }
 
 }  // namespace dcr

@@ -86,6 +86,8 @@ Result<std::string> this_program() {
   return std::string(path.data(), static_cast<std::size_t>(bytes));
 }
 
+std::int64_t this_process() { return ::getpid(); }
+
 void kill_this_process() {
   while (true) ::kill(getpid(), SIGKILL);
 }

@@ -15,6 +15,7 @@ namespace dcr {
 Result<std::string> this_program();
 
 // SIGKILL: nothing is tidied up. SIGSTOP: returns when another process goes on with it.
+std::int64_t this_process();  // the system's number of it
 [[noreturn]] void kill_this_process();
 void pause_this_process();
 

@@ -1,0 +1,35 @@
+// That the processes of a run on several machines share what they have to: the control plane and
+// the objects. A directory of the same path that is another one would not be noticed otherwise:
+// endpoints there would wait for ever for others that are not in it.
+//
+// A run's id is random and made with its control plane. Objects have it in a file, which the
+// process that made the control plane wrote. Control planes are compared through the coordinators,
+// which say the id of theirs in every envelope; and the leader's beat must come to this one, which
+// a copy of the directory does not get.
+#pragma once
+
+#include <string>
+
+#include "dcr/control.h"
+#include "dcr/status.h"
+#include "run/process_context.h"
+
+namespace dcr {
+
+// Writes the run's id beside its objects. Error kMismatch: some run's is there already.
+Status mark_objects(const RunConfig& config, const RunId& run);
+// Error kMismatch: the objects are not this run's.
+Status check_objects(const RunConfig& config, const RunId& run);
+
+// What opens the control plane that a configuration names. Error kNotFound: there is none, as where
+// the directory is not shared.
+Result<std::unique_ptr<ProcessContext>> open_shared_run(const RunConfig& config,
+                                                        ProcessOptions options);
+
+// Whether endpoint `name` of this process and the coordinators have the same control plane: asks
+// them, as that endpoint, which must not be open elsewhere. Coordinators themselves (`leads`) may
+// be the first. Errors: kMismatch, it is another; kUnavailable, no coordinator answers; kCancelled;
+// Mailbox::open's.
+Status check_store(ProcessContext& context, const std::string& name, bool leads);
+
+}  // namespace dcr
