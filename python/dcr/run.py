@@ -3,7 +3,8 @@
 A run directory is all that a run on one machine needs. Whoever opens it first makes it; its
 coordinators and its node's agent are processes (`dcr coordinator`, `dcr node`) that are started
 where they are missing and end some time after the last member has left. docs/RUN_DIRECTORY.md says
-what lies in it.
+what lies in it. A run on several machines has a file that lists its endpoints, with their addresses
+and keys (docs/CLI.md); its coordinators and nodes are started by whoever operates it.
 """
 
 import atexit
@@ -12,32 +13,47 @@ import os
 import shutil
 import sysconfig
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from dcr import _core
+from dcr._core import EngineStatus, MemberStatus, RunStatus
 from dcr.errors import Cancelled, Conflict, Error, InvalidArgument, NotFound
 
-__all__ = ["Gate", "GateAgent", "Receiver", "Run", "run_directory"]
+__all__ = [
+    "Coordinator",
+    "EngineStatus",
+    "Gate",
+    "GateAgent",
+    "MemberStatus",
+    "Receiver",
+    "Run",
+    "RunStatus",
+    "run_path",
+]
 
 Tensor = tuple[str, str, Sequence[int]]  # name, dtype, shape
 Box = tuple[int, int, Sequence[int], Sequence[int]]  # tensor, offset, sizes, strides
 
+T = TypeVar("T")
+
 _LOG_SECONDS = 0.1
 _WAIT_SECONDS = 0.1
 _CLOSE_SECONDS = 5.0
+_REFUSAL_SECONDS = 0.5
 
 logger = logging.getLogger("dcr")
 
 
-def run_directory(directory: str | os.PathLike[str] | None = None) -> str:
-    """The run's directory: what is given, or `DCR_RUN`, by the path that is its own."""
-    given = os.fspath(directory) if directory is not None else os.environ.get("DCR_RUN", "")
+def run_path(run: str | os.PathLike[str] | None = None) -> str:
+    """The run's directory or file: what is given, or `DCR_RUN`, by the path that is its own."""
+    given = os.fspath(run) if run is not None else os.environ.get("DCR_RUN", "")
     if not given:
-        raise InvalidArgument("no run was named: give its directory, or set DCR_RUN")
+        raise InvalidArgument("no run was named: give its directory or file, or set DCR_RUN")
     return os.path.realpath(given)
 
 
@@ -55,12 +71,15 @@ def _program() -> str:
 class _Session:
     """What this process has open of one run, and the thread that hands its log lines on."""
 
-    def __init__(self, directory: str) -> None:
-        self.directory = directory
+    def __init__(self, path: str, create: bool) -> None:
+        self.path = path
         self.process = os.getpid()
         kill = os.environ.get("DCR_KILL", "")
         self.core = _core.RunSession(
-            directory, program=_program(), kill_points=[one for one in kill.split() if one]
+            path,
+            program="" if os.path.isfile(path) else _program(),
+            kill_points=[one for one in kill.split() if one],
+            create=create,
         )
         self.members: weakref.WeakSet[Any] = weakref.WeakSet()
         self._closing = threading.Event()
@@ -91,11 +110,11 @@ _sessions: dict[str, _Session] = {}
 _lock = threading.Lock()
 
 
-def _session(directory: str) -> _Session:
+def _session(path: str, create: bool) -> _Session:
     with _lock:
-        session = _sessions.get(directory)
+        session = _sessions.get(path)
         if session is None or session.process != os.getpid():
-            session = _sessions[directory] = _Session(directory)
+            session = _sessions[path] = _Session(path, create)
         return session
 
 
@@ -125,17 +144,26 @@ class GateAgent(Protocol):
 class Run:
     """A run, as this process sees it.
 
-    `directory` is made if there is none; `DCR_RUN` is the default. All objects of one process and
-    directory share what is open, until the process ends or `close`.
+    `run` is its directory, which is made if there is none, or the file of a run on several
+    machines; `DCR_RUN` is the default. `create` makes what a file names, if it is not there: for
+    who coordinates the run. All objects of one process and run share what is open, until the
+    process ends or `close`.
     """
 
-    def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
-        self._session = _session(run_directory(directory))
+    def __init__(
+        self, run: str | os.PathLike[str] | None = None, *, create: bool = False
+    ) -> None:
+        self._session = _session(run_path(run), create)
 
     @property
-    def directory(self) -> str:
-        """Its absolute path."""
-        return self._session.directory
+    def path(self) -> str:
+        """Absolute, of its directory or file."""
+        return self._session.path
+
+    @property
+    def option(self) -> str:
+        """What names it to the command `dcr`: "--run DIR" or "--config FILE"."""
+        return ("--config " if os.path.isfile(self.path) else "--run ") + self.path
 
     @property
     def core(self) -> _core.RunSession:
@@ -145,6 +173,44 @@ class Run:
     def committed(self) -> tuple[int, str]:
         """Version and label of the weights that are committed now; (0, "") before the first."""
         return self.core.committed()
+
+    def status(self, *, wait: float = 1.0) -> RunStatus:
+        """What is committed, the last attempt, and how engines and members stand.
+
+        Waits so many seconds at most for those that do not answer.
+        """
+        return self._as_operator(lambda operator: operator.look(wait))
+
+    def abort(self) -> tuple[int, str]:
+        """Ends the transition that is under way: owners that wait for it raise `Cancelled`.
+
+        Returns what is committed then, which may be what was about to be. The next refit sends
+        everything.
+        """
+        self._as_operator(lambda operator: operator.end_transition())
+        return self.committed()
+
+    def restore(self, *, wait: float = 1.0) -> list[str]:
+        """Has each receiver that does not hold what is committed restore it; returns their names.
+
+        Raises `Conflict` while an attempt is active.
+        """
+        return self._as_operator(lambda operator: operator.restore(wait))
+
+    def _as_operator(self, call: "Callable[[_core.RunOperator], T]") -> "T":
+        operator = _core.RunOperator(self.core)
+        try:
+            return call(operator)
+        finally:
+            operator.close()
+
+    def coordinator(self, name: str) -> "Coordinator":
+        """Runs a coordinator in this process, which leads or stands by until it is closed.
+
+        A run directory has coordinators of its own; one of this process is another of them. Of a
+        run with a file, it is one that the file lists.
+        """
+        return Coordinator(self, name)
 
     def gate(self, engine: str, *, receivers: Sequence[str], agent: GateAgent) -> "Gate":
         """Joins as the request gate of an engine, which has these receivers."""
@@ -195,9 +261,27 @@ class Run:
     def close(self) -> None:
         """Leaves the run with all that has joined through it in this process."""
         with _lock:
-            if _sessions.get(self.directory) is self._session:
-                del _sessions[self.directory]
+            if _sessions.get(self.path) is self._session:
+                del _sessions[self.path]
         self._session.close()
+
+
+class Coordinator:
+    """A coordinator in this process. What it does is logged."""
+
+    def __init__(self, run: Run, name: str) -> None:
+        self.name = name
+        self._core = _core.RunCoordinator(run.core, name)
+        run.join(self)
+
+    @property
+    def failure(self) -> str:
+        """What it has ended with, for somebody to see to; empty: it goes on."""
+        return self._core.failure()
+
+    def close(self) -> None:
+        """Leaves the run; another coordinator takes over what it was at."""
+        self._core.close()
 
 
 class Gate:
@@ -211,6 +295,9 @@ class Gate:
     def __init__(self, run: Run, engine: str, receivers: Sequence[str], agent: GateAgent) -> None:
         self.engine = engine
         self._failure = ""  # of the agent's last call
+        self.refusal = ""
+        """Which of its receivers takes no part, and why: it cannot open then."""
+        self._look_at = 0.0
         self._agent = agent
         agent.close(False)  # receivers are told that it is closed as soon as there is a gate
         self._core = _core.RunGate(run.core, engine, list(receivers))
@@ -225,10 +312,22 @@ class Gate:
                 work = self._core.next(_WAIT_SECONDS)
                 if work is not None:
                     self._core.done(self._do(*work))
+                self._tell_refusal()
         except BaseException as error:
             if not self._closing.is_set():
                 logger.error("%s: the gate stays as it is: %s", self.engine, error, exc_info=True)
                 self._core.close()  # the engine's receivers write to nothing without it
+
+    def _tell_refusal(self) -> None:
+        """Requests that wait for ever need an explanation, where they wait."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return
+        self._look_at = now + _REFUSAL_SECONDS
+        refusal = self._core.refusal()
+        if refusal and refusal != self.refusal:
+            logger.error("%s stays closed: %s", self.engine, refusal)
+        self.refusal = refusal
 
     def _do(self, opens: bool, label: str, fail_requests: bool) -> str | None:
         """What went wrong."""
@@ -239,7 +338,7 @@ class Gate:
                 self._agent.close(fail_requests)
         except Exception as error:
             what = str(error) or type(error).__name__
-            if what != self._failure:
+            if what != self._failure and not self._closing.is_set():
                 logger.error(
                     "%s: the gate %s: %s",
                     self.engine,
@@ -251,6 +350,12 @@ class Gate:
             return what
         self._failure = ""
         return None
+
+    @property
+    def closing(self) -> bool:
+        """Whether it leaves the run, or has left: the agent's last call needs no longer be waited
+        for."""
+        return self._closing.is_set()
 
     def status(self) -> tuple[bool, str]:
         """Whether it is open, and else why not."""
@@ -302,11 +407,20 @@ class Receiver:
             self._state = "was stopped"
         except BaseException as error:
             self.failure = error
-            self._leave()
             self._state = f"failed: {error}"
             logger.error(
                 "%s takes no part: %s", self.name, error, exc_info=not isinstance(error, Error)
             )
+            self._refuse(str(error) or type(error).__name__)
+
+    def _refuse(self, why: str) -> None:
+        """Has the engine's gate and the run know why, until this receiver is closed."""
+        try:
+            self._core.refuse(why)
+        except BaseException as error:
+            if not self._closing.is_set():
+                logger.error("%s cannot say why it takes no part: %s", self.name, error)
+        self._leave()
 
     def _serve_owners(self) -> None:
         while not self._closing.is_set():

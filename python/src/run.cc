@@ -19,6 +19,7 @@
 #include "handle.h"
 #include "owner.h"
 #include "receiver.h"
+#include "run_session.h"
 
 namespace dcr::python {
 namespace {
@@ -27,135 +28,9 @@ namespace nb = nanobind;
 
 // A call waits for no longer than this, so that Python can look for signals between calls.
 constexpr double kWaitSecondsMax = 0.1;
-constexpr std::size_t kLogLinesMax = 4096;
 
 std::uint64_t wait_ms(double seconds) {
   return static_cast<std::uint64_t>(1000 * std::clamp(seconds, 0.0, kWaitSecondsMax));
-}
-
-// What the run's threads log, until Python takes it: none of them ever takes the GIL. What comes
-// while nobody takes is counted only.
-class LogLines {
- public:
-  using Line = std::tuple<bool, std::string, std::string>;  // a problem, endpoint, text
-
-  void add(bool problem, const std::string& endpoint, const std::string& text) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (lines_.size() < kLogLinesMax) {
-      lines_.emplace_back(problem, endpoint, text);
-    } else {
-      ++dropped_;
-    }
-  }
-  std::vector<Line> take() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (dropped_ > 0)
-      lines_.emplace_back(true, "run", std::to_string(dropped_) + " lines were dropped");
-    dropped_ = 0;
-    return std::exchange(lines_, {});
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<Line> lines_;  // guarded by mutex_
-  std::size_t dropped_ = 0;  // guarded by mutex_
-};
-
-// A handle of the core, which is ended without the GIL, for its threads may be waiting for that.
-template <typename Core>
-class Handle {
- public:
-  Handle(std::string what, std::unique_ptr<Core> core)
-      : what_(std::move(what)), core_(std::move(core)) {}
-  ~Handle() { end(); }
-  Handle(const Handle&) = delete;
-  Handle& operator=(const Handle&) = delete;
-
-  // For one call: it ends when that has returned, even if it is closed meanwhile.
-  std::shared_ptr<Core> core() const {
-    bound_.check(what_.c_str());
-    if (core_ == nullptr) {
-      raise({Code::kInvalidArgument, what_ + " is closed"});
-    }
-    return core_;
-  }
-
-  void close() {
-    bound_.check(what_.c_str());
-    end();
-  }
-
- private:
-  void end() {
-    std::shared_ptr<Core> core = std::move(core_);
-    core_ = nullptr;
-    if (bound_.here()) {
-      const nb::gil_scoped_release release;
-      core.reset();
-    } else {
-      // Threads of the process that made it are not there to be joined in another.
-      static_cast<void>(std::make_unique<std::shared_ptr<Core>>(std::move(core)).release());
-    }
-  }
-
-  std::string what_;
-  ProcessBound bound_;
-  std::shared_ptr<Core> core_;
-};
-
-class PythonRun : public Handle<RunSession> {
- public:
-  PythonRun(const std::string& directory, const std::string& program,
-            const std::vector<std::string>& kill_points)
-      : PythonRun(std::make_shared<LogLines>(), directory, program, kill_points) {}
-
-  std::vector<LogLines::Line> take_logs() { return lines_->take(); }
-
-  std::pair<std::uint64_t, std::string> committed() {
-    const std::shared_ptr<RunSession> run = core();
-    const auto record = [&] {
-      const nb::gil_scoped_release release;
-      return run->committed();
-    }();
-    check(record.status());
-    return {record->id.version, record->label};
-  }
-
- private:
-  PythonRun(std::shared_ptr<LogLines> lines, const std::string& directory,
-            const std::string& program, const std::vector<std::string>& kill_points)
-      : Handle("the run", open(lines, directory, program, kill_points)), lines_(std::move(lines)) {}
-
-  static std::unique_ptr<RunSession> open(const std::shared_ptr<LogLines>& lines,
-                                          const std::string& directory, const std::string& program,
-                                          const std::vector<std::string>& kill_points) {
-    RunOptions options;
-    options.program = program;
-    options.kill_points = kill_points;
-    options.log = [lines](const std::string& endpoint, const std::string& text) {
-      lines->add(false, endpoint, text);
-    };
-    options.problem = [lines](const std::string& endpoint, const std::string& text) {
-      lines->add(true, endpoint, text);
-    };
-    auto run = [&] {
-      const nb::gil_scoped_release release;
-      return RunSession::open(directory, std::move(options));
-    }();
-    return take(std::move(run));
-  }
-
-  std::shared_ptr<LogLines> lines_;
-};
-
-// Calls without the GIL; throws what went wrong.
-template <typename Call>
-auto without_gil(const Call& call) {
-  auto result = [&] {
-    const nb::gil_scoped_release release;
-    return call();
-  }();
-  return take(std::move(result));
 }
 
 class PythonRunOwner : public Handle<RunOwner> {
@@ -186,6 +61,12 @@ class PythonRunOwner : public Handle<RunOwner> {
       return owner->replica_digests({call.cancel, call.progress});
     });
     return nb::bytes(reinterpret_cast<const char*>(digests.data()), digests.size());
+  }
+
+  std::string waits_for() {
+    const std::shared_ptr<RunOwner> owner = core();
+    const nb::gil_scoped_release release;
+    return owner->waits_for();
   }
 
   bool interrupt() {
@@ -262,6 +143,16 @@ class PythonRunReceiver : public Handle<RunReceiver> {
     return true;
   }
 
+  // Returns when it was stopped.
+  void refuse(const std::string& why) {
+    const std::shared_ptr<RunReceiver> receiver = core();
+    const Status status = [&] {
+      const nb::gil_scoped_release release;
+      return receiver->refuse({Code::kUnsupported, why});
+    }();
+    if (status.code() != Code::kCancelled) check(status);
+  }
+
   std::string status() {
     const std::shared_ptr<RunReceiver> receiver = core();
     const nb::gil_scoped_release release;
@@ -293,6 +184,12 @@ class PythonRunGate : public Handle<RunGate> {
     core()->done(failure ? Status(Code::kUnavailable, *failure) : Status());
   }
 
+  std::string refusal() {
+    const std::shared_ptr<RunGate> gate = core();
+    const nb::gil_scoped_release release;
+    return gate->refusal();
+  }
+
   std::string closed_because() {
     const std::shared_ptr<RunGate> gate = core();
     const nb::gil_scoped_release release;
@@ -309,9 +206,9 @@ class PythonRunGate : public Handle<RunGate> {
 
 void bind_session(nb::module_& module) {
   nb::class_<PythonRun> run(module, "RunSession", "What this process has open of a run.");
-  run.def(nb::init<const std::string&, const std::string&, const std::vector<std::string>&>(),
-          nb::arg("directory"), nb::kw_only(), nb::arg("program") = "",
-          nb::arg("kill_points") = std::vector<std::string>());
+  run.def(nb::init<const std::string&, const std::string&, const std::vector<std::string>&, bool>(),
+          nb::arg("path"), nb::kw_only(), nb::arg("program") = "",
+          nb::arg("kill_points") = std::vector<std::string>(), nb::arg("create") = false);
   run.def("take_logs", &PythonRun::take_logs,
           "(a problem, endpoint, text) of what was logged since.");
   run.def("committed", &PythonRun::committed, "(version, label) of what is committed now.");
@@ -332,6 +229,8 @@ void bind_members(nb::module_& module) {
             "rank sent), or None if it is not over yet; waits for a tenth of a second at most.");
   owner.def("replica_digests", &PythonRunOwner::replica_digests,
             "EmbeddedOwner's, between what the run asks of it.");
+  owner.def("waits_for", &PythonRunOwner::waits_for,
+            "What the refit that is open waits for, as whoever leads says.");
   owner.def("interrupt", &PythonRunOwner::interrupt,
             "Ends the refit that is open. False: none is.");
   owner.def("close", &PythonRunOwner::close, "Leaves the run.");
@@ -349,7 +248,11 @@ void bind_members(nb::module_& module) {
                nb::arg("applied").none() = nb::none(),
                "Takes part until it is stopped (False) or other owners have come (True).");
   receiver.def(
-      "stop", [](const PythonRunReceiver& self) { self.core()->stop(); }, "Has serve() return.");
+      "refuse", &PythonRunReceiver::refuse, nb::arg("why"),
+      "Takes no part, and says why to the engine's gate and the run, until it is stopped.");
+  receiver.def(
+      "stop", [](const PythonRunReceiver& self) { self.core()->stop(); },
+      "Has serve() and refuse() return.");
   receiver.def_prop_ro(
       "has_applied", [](const PythonRunReceiver& self) { return self.core()->has_applied(); },
       "Whether it has ever held what was committed: then its engine may be serving.");
@@ -365,6 +268,8 @@ void bind_members(nb::module_& module) {
   gate.def("done", &PythonRunGate::done, nb::arg("failure").none() = nb::none(),
            "Answers what next() gave.");
   gate.def("closed_because", &PythonRunGate::closed_because, "Why it is not open; empty: it is.");
+  gate.def("refusal", &PythonRunGate::refusal,
+           "Which receiver takes no part, and why; empty: none that is known of.");
   gate.def("close", &PythonRunGate::close, "Leaves the run.");
   forbid_pickling(gate);
 }
@@ -374,6 +279,7 @@ void bind_members(nb::module_& module) {
 void bind_run(nb::module_& module) {
   bind_session(module);
   bind_members(module);
+  bind_driver(module);
 }
 
 }  // namespace dcr::python

@@ -43,6 +43,9 @@ class Receiver:
 
 
 class Gate(Receiver):
+    refusal = ""
+    closing = False
+
     def status(self) -> tuple[bool, str]:
         return False, "no refit yet"
 

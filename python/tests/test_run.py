@@ -4,6 +4,8 @@ import copy
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,7 +20,16 @@ import safetensors.torch
 import dcr.run
 import dcr.torch
 from dcr import errors
-from run_parts import Engine, EngineProcess, Net, digest, processes, run_directory, step
+from run_parts import (
+    Engine,
+    EngineProcess,
+    LabelAgent,
+    Net,
+    digest,
+    processes,
+    run_directory,
+    step,
+)
 
 
 @pytest.fixture
@@ -247,6 +258,22 @@ def test_a_run_is_closed_while_a_receiver_works(directory: Path) -> None:
     again.close()
 
 
+def test_two_sessions_of_a_process(directory: Path) -> None:
+    """One that opens while another closes takes nobody's place, nor the lock that says it lives."""
+    first, second = (
+        dcr._core.RunSession(str(directory), program=dcr.run._program()) for _ in range(2)
+    )
+    gate = dcr._core.RunGate(first, "e", ["e.0"])
+    with pytest.raises(errors.Exists, match="e takes part in this run already"):
+        dcr._core.RunGate(second, "e", ["e.0"])
+    other = dcr._core.RunGate(second, "other", ["other.0"])
+    gate.close()
+    first.close()
+    heir = dcr._core.RunGate(second, "e", ["e.0"])
+    for one in (heir, other, second):
+        one.close()
+
+
 def traced() -> object:
     """A receiver of nothing."""
     from dcr.torch.receiver import traced_receiver
@@ -334,3 +361,45 @@ def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     (wrong / "settings.toml").write_text("[waits]\nlook_mss = 1\n")
     with pytest.raises(errors.InvalidArgument, match="did you mean look_ms"):
         dcr.run.Run(wrong)
+
+
+def test_a_refused_receiver_is_named_to_everybody(
+    directory: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its engine's gate, `dcr status`, the owner that waits, and then the refit say who and why."""
+    directory.mkdir(mode=0o700)
+    (directory / "settings.toml").write_text("[waits]\nprepare_ms = 4000\n")
+    monkeypatch.setattr("dcr.torch.run_owner._SLOW_SECONDS", 1.0)
+
+    def before_prewarm() -> None:
+        raise errors.Unsupported("layer first is packed")
+
+    run = dcr.run.Run(directory)
+    gate = run.gate("e", receivers=["e.0"], agent=LabelAgent())
+    receiver = run.receiver("e.0", engine="e", model=Net(1), before_prewarm=before_prewarm)
+    model = Net(2)
+    owner = dcr.torch.Owner(model, run=directory)
+    why = "e.0 takes no part: layer first is packed"
+    with pytest.raises(errors.Unsupported, match=f"no engine can take the refit: {why}"):
+        owner.refit("nobody")
+    assert gate.status() == (False, why) and gate.refusal == why
+    assert f"e stays closed: {why}" in caplog.text
+    assert f"gather: waits for a receiver to join; {why} (dcr status --run " in caplog.text
+    status = subprocess.run(
+        [Path(sys.executable).with_name("dcr"), "status", "--run", directory],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert f": {why}; holds no version" in status
+    assert "receiver e.0: enrolled, refused (layer first is packed)" in status
+    # Another engine is served without it, and its own next life is served too.
+    other = Engine(run, "other", Net(3))
+    assert owner.refit("other").version == 1
+    other.wait_for("other")
+    assert not gate.status()[0]
+    gate.close()
+    receiver.close()
+    again = Engine(run, "e", Net(4))
+    again.wait_for("other")
+    assert digest(again.model) == digest(model)

@@ -23,7 +23,7 @@ __all__ = ["Owner", "RefitHandle", "RefitResult"]
 logger = logging.getLogger("dcr")
 
 _WAIT_SECONDS = 0.1
-_SLOW_SECONDS = 30.0
+_SLOW_SECONDS = 10.0
 _WITHDRAW_SECONDS = 10.0
 _MODES = ["mixed", "overwrite", "dense"]
 
@@ -109,8 +109,8 @@ class Owner:
 
     Every trainer rank makes one, and all call the constructor together; ranks tell each other what
     they hold, as those of `dcr.torch.ModelOwner` do, whose `dtype`, `export`, `exchange`, `rank`,
-    `ranks`, `replicas` and others are meant here. `run` is the run's directory (`DCR_RUN` by
-    default). The first `refit` sends everything.
+    `ranks`, `replicas` and others are meant here. `run` is the run's directory, or the file
+    of a run on several machines (`DCR_RUN` by default). The first `refit` sends everything.
 
         owner = dcr.torch.Owner(model, run=directory)
         ...
@@ -165,7 +165,8 @@ class Owner:
         self._closed = False
         self._left_open = False  # an interrupted refit, whose outcome nobody has taken
         self._began = 0.0
-        self._told = False  # that a refit takes long
+        self._told = ""  # what the refit that is open was last said to wait for
+        self._tell_after = _SLOW_SECONDS
         self._begun = False  # this rank's part of a refit, before all ranks' has
         self._said = 0  # words that ranks have exchanged
         self._steps = watch_steps(self)
@@ -215,7 +216,8 @@ class Owner:
         raise; with `wait=False` a handle at once. `asynchronous`: engines go on serving until
         everything that changed has come to them.
 
-        A refit needs an engine: it waits for one.
+        A refit needs an engine: it waits for one, but not for one of which a receiver takes no
+        part; where there is no other it raises, with that reason.
         """
         if self.open_refit is not None:
             raise InvalidArgument(f"{self.open_refit} another one begins")
@@ -225,7 +227,8 @@ class Owner:
         if self._replicas_every and self._refits % self._replicas_every == 0:
             self.check_replicas()
         self._began = time.monotonic()
-        self._told = self._begun = False
+        self._told, self._tell_after = "", _SLOW_SECONDS
+        self._begun = False
         with self._together("cannot begin the refit"):
             self._core.set_storages(self.source.storages())
             self._begun = True
@@ -311,17 +314,25 @@ class Owner:
     def _wait(self) -> tuple[Any, ...] | Error:
         found = None
         while found is None:
-            waited = time.monotonic() - self._began
-            if waited > _SLOW_SECONDS and not self._told:
-                self._told = True
-                logger.warning(
-                    "the refit is still open after %d s; "
-                    "dcr status --run %s says what it waits for",
-                    waited,
-                    self._run.directory,
-                )
+            self._tell_what_it_waits_for()
             found = self._poll(_WAIT_SECONDS)
         return found
+
+    def _tell_what_it_waits_for(self) -> None:
+        waited = time.monotonic() - self._began
+        if waited < self._tell_after:
+            return
+        self._tell_after += _SLOW_SECONDS
+        waits_for = self._taking_part().waits_for()
+        if waits_for == self._told:
+            return
+        self._told = waits_for
+        logger.warning(
+            "the refit is still open after %d s: %s (dcr status %s says more)",
+            waited,
+            waits_for,
+            self._run.option,
+        )
 
     def _take_left_open(self) -> None:
         """Waits for the outcome of an interrupted refit, which nobody has asked for."""

@@ -32,6 +32,7 @@ def sync(llm: Any, *, label: str | None = None, timeout: float | None = None) ->
 
     Raises:
         dcr.errors.Unavailable: the gate did not open in time; it says what it waits for.
+        dcr.errors.Unsupported: it cannot open, for a worker's receiver takes no part; it says why.
         dcr.errors.InvalidArgument: the engine isn't in this process, or has no gate.
     """
     from dcr.vllm.inprocess import sync_engine

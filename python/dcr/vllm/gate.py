@@ -9,7 +9,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future, InvalidStateError, wait
 from importlib import import_module
 from typing import Any
 
@@ -19,6 +19,8 @@ from dcr.vllm.settings import Settings
 
 # Below vLLM's own, so that it is seen where vLLM's is: requests that wait need an explanation.
 _log = logging.getLogger("vllm.dcr")
+
+_LOOK_SECONDS = 0.1  # between looks whether the run is being closed
 
 Work = Callable[[], "Future[None] | None"]
 
@@ -102,10 +104,18 @@ class EngineGate:
             self._jobs.add(job)
         try:
             self._post(job)
-            job.future.result()
+            self._await(job)
         finally:
             with self._lock:
                 self._jobs.discard(job)
+
+    def _await(self, job: _Job) -> None:
+        """Nobody waits for it any more when the run is closed here, which the thread that would do
+        it may be doing."""
+        while not wait([job.future], _LOOK_SECONDS).done:
+            if self.handle is not None and self.handle.closing:
+                job.fail(Cancelled(f"engine {self.settings.engine} has left the run"))
+        job.future.result()
 
     def end(self) -> None:
         """The engine ends: nobody waits for it any more."""

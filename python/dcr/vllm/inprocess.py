@@ -8,7 +8,7 @@ from functools import wraps
 from importlib import import_module
 from typing import Any
 
-from dcr.errors import Cancelled, InvalidArgument, Unavailable
+from dcr.errors import Cancelled, InvalidArgument, Unavailable, Unsupported
 from dcr.vllm.gate import EngineGate, _Job, start
 from dcr.vllm.settings import Settings
 
@@ -30,6 +30,8 @@ class InprocessGate(EngineGate):
 
     def explain(self) -> str:
         """Why requests don't run."""
+        if self.handle is not None and self.handle.refusal:
+            return f"engine {self.settings.engine}: the gate stays closed: {self.handle.refusal}"
         reason = self.handle.status()[1] if self.handle is not None else ""
         return (
             f"engine {self.settings.engine}: the gate is closed{f' ({reason})' if reason else ''}; "
@@ -49,6 +51,8 @@ class InprocessGate(EngineGate):
             if not self._closed and label in (None, self.label):
                 assert self.label is not None
                 return self.label
+            if self._closed and self.handle is not None and self.handle.refusal:
+                raise Unsupported(self.explain())
             if until is not None and time.monotonic() >= until:
                 raise Unavailable(
                     f"engine {self.settings.engine}: not open"

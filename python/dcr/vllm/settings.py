@@ -19,7 +19,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 class Settings:
     """The keys of `additional_config["dcr"]`."""
 
-    run: str  # the run's directory; by default $DCR_RUN
+    run: str  # the run's directory or file; by default $DCR_RUN
     engine: str  # the engine's name in the run
     pause: str = "keep"  # what closing the gate does to requests in flight
     live_weights: bool = False  # keep weights that vLLM's CPU build packs as they were loaded

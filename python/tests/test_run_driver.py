@@ -1,0 +1,101 @@
+"""What a driver does with a run: sees how it stands, ends transitions, has engines restore."""
+
+import pickle
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch")
+
+import dcr.run
+import dcr.torch
+from dcr import errors
+from run_parts import Engine, LabelAgent, Net, digest, run_directory, step
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    with run_directory(tmp_path / "run") as path:
+        yield path
+
+
+def wait_until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_how_a_run_stands(directory: Path) -> None:
+    run = dcr.run.Run(directory)
+    empty = run.status()
+    assert (empty.version, empty.label, empty.attempt, empty.attempt_state) == (0, "", 0, "none")
+    assert (empty.engines, [one.role for one in empty.members if one.role == "owner"]) == ([], [])
+    engine = Engine(run, "engine", Net(1))
+    model = Net(2)
+    owner = dcr.torch.Owner(model, run=directory)
+    closed = run.status().engines[0]
+    assert (closed.name, closed.open, closed.version) == ("engine", False, None)
+    assert "engine.0" in closed.reason
+    owner.refit("first")
+    engine.wait_for("first")
+    seen = run.status()
+    assert (seen.version, seen.label, seen.attempt, seen.attempt_version) == (1, "first", 1, 1)
+    assert (seen.attempt_state, seen.attempt_mode) == ("committed", "dense")
+    assert seen.leader in ("coordinator-0", "coordinator-1")
+    assert (seen.engines[0].open, seen.engines[0].version, seen.engines[0].reason) == (True, 1, "")
+    members = {one.name: one for one in seen.members}
+    assert list(members) == sorted(members)
+    assert (members["owner-0"].role, members["owner-0"].version) == ("owner", 1)
+    receiver = members["engine.0"]
+    assert (receiver.role, receiver.engine, receiver.membership) == ("receiver", "engine", "member")
+    assert receiver.answers and receiver.state == "member"
+    assert pickle.loads(pickle.dumps(seen)) == seen
+    assert run.restore() == []  # nobody is behind
+    operator = dcr._core.RunOperator(run.core)
+    for one in (operator, dcr._core.RunCoordinator(run.core, "coordinator-x")):
+        with pytest.raises(TypeError, match="cannot be pickled"):
+            pickle.dumps(one)
+        one.close()
+    with pytest.raises(errors.InvalidArgument, match="the operator is closed"):
+        operator.look(1.0)
+
+
+def test_a_driver_ends_a_transition(directory: Path) -> None:
+    """A refit that cannot go on, as an engine does not drain, ends for its owner."""
+    run = dcr.run.Run(directory)
+    go_on = threading.Event()
+
+    class Slow(LabelAgent):
+        def close(self, fail_requests: bool) -> None:
+            if self.opened:
+                go_on.wait(60)
+            super().close(fail_requests)
+
+    model, serving = Net(2), Net(1)
+    agent = Slow()
+    gate = run.gate("engine", receivers=["engine.0"], agent=agent)
+    receiver = run.receiver("engine.0", engine="engine", model=serving)
+    owner = dcr.torch.Owner(model, run=directory)
+    owner.refit("first")
+    wait_until(lambda: agent.label == "first")
+    step(model, 1)
+    handle = owner.refit("second", wait=False)
+    wait_until(lambda: run.status().attempt_state == "active")
+    assert run.status().attempt_version == 2
+    with pytest.raises(errors.Conflict, match="attempt 2 is active"):
+        run.restore(wait=0.0)  # who has no time to answer is behind, as far as is known
+    assert run.abort() == (1, "first")
+    go_on.set()
+    with pytest.raises(errors.Cancelled, match="an operator aborted the transition"):
+        handle.result()
+    assert run.status().attempt_state == "obsolete"
+    result = owner.refit("third")
+    assert (result.version, result.mode) == (2, "dense")
+    wait_until(lambda: agent.label == "third")
+    assert digest(serving) == digest(model)
+    gate.close()
+    receiver.close()
