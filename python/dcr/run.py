@@ -126,7 +126,11 @@ def _close_sessions() -> None:
 
 
 class GateAgent(Protocol):
-    """What admits requests to an engine. Called on one thread, one call at a time."""
+    """What admits requests to an engine. Called on one thread, one call at a time.
+
+    It may have `refused(reason)` too, which is called when the gate cannot open any more, for one
+    of the engine's receivers takes no part; and with "" if it can again.
+    """
 
     def close(self, fail_requests: bool) -> None:
         """Returns when no request is computed and none can be until `open`.
@@ -325,9 +329,19 @@ class Gate:
             return
         self._look_at = now + _REFUSAL_SECONDS
         refusal = self._core.refusal()
-        if refusal and refusal != self.refusal:
-            logger.error("%s stays closed: %s", self.engine, refusal)
+        if refusal == self.refusal:
+            return
         self.refusal = refusal
+        if refusal:
+            logger.error("%s stays closed: %s", self.engine, refusal)
+        tell = getattr(self._agent, "refused", None)
+        if tell is None:
+            return
+        try:
+            tell(refusal)
+        except Exception as error:
+            if not self._closing.is_set():
+                logger.error("%s: requests go on waiting: %s", self.engine, error)
 
     def _do(self, opens: bool, label: str, fail_requests: bool) -> str | None:
         """What went wrong."""

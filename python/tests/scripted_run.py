@@ -61,7 +61,7 @@ class Run:
         self._path = path
 
     def gate(self, engine: str, *, receivers: Sequence[str], agent: Any) -> Gate:
-        commands = {"close": agent.close, "open": agent.open}
+        commands = {"close": agent.close, "open": agent.open, "refused": agent.refused}
         facts = {"receivers": list(receivers), "pid": os.getpid()}
         return Gate(addressed(self._path, "gate-" + engine), commands, facts)
 

@@ -117,6 +117,18 @@ async def check_abort(engine: Any, run: Path) -> None:
         await told(run, GATE, "open", "v4")
 
 
+async def check_refused(engine: Any, run: Path) -> None:
+    """Nothing waits for an engine that can never open."""
+    await told(run, GATE, "close", True)
+    waiting = Request(engine, "waiting", 4)
+    assert await stands_still(waiting) == 0
+    await told(run, GATE, "refused", "engine.0 takes no part: layer is packed")
+    for request in (waiting, Request(engine, "late", 4)):
+        async with asyncio.timeout(60):
+            output = await request.task
+        assert (output.outputs[0].finish_reason, request.tokens) == ("error", 0)
+
+
 def engine_of(run: Path, model: Path, parallel: dict[str, int], **dcr: Any) -> Any:
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -133,6 +145,7 @@ def keeping(run: Path, models: list[Path]) -> None:
         engine = engine_of(run, models[0], {}, live_weights=True)
         await check_keep(engine, run, models)
         await check_abort(engine, run)
+        await check_refused(engine, run)
         engine.shutdown()
 
     asyncio.run(check())

@@ -66,6 +66,7 @@ class EngineGate:
     def __init__(self, core: Any, settings: Settings) -> None:
         self.settings = settings
         self.label: str | None = None  # of the last opening
+        self.refusal = ""  # why it can never open
         self.handle: Gate | None = None
         self.core = core
         self._states: Any = import_module("vllm.v1.core.sched.interface").PauseState
@@ -95,6 +96,11 @@ class EngineGate:
         except Exception as error:
             _log.warning("Engine %s stays closed: %s", self.settings.engine, error)
             raise
+
+    def refused(self, why: str) -> None:
+        """The engine can never open, and why; or it may again (""). Requests that would wait for it
+        end with an error."""
+        self._run(lambda: self._take_refusal(why))
 
     def _run(self, work: Work) -> None:
         job = _Job(work)
@@ -130,6 +136,23 @@ class EngineGate:
             self.handle.close()
 
     # On the engine's thread.
+
+    def refuses(self, request: Any) -> bool:
+        """Whether a request was ended with an error, for it would wait for ever."""
+        if not self.refusal:
+            return False
+        _log.error("Request %s ends: %s", request.request_id, self.refusal)
+        self.core._send_error_outputs_to_client([request.request_id], request.client_index)
+        return True
+
+    def _take_refusal(self, why: str) -> None:
+        self.refusal = why
+        if not why:
+            return
+        _log.error("Engine %s stays closed: %s", self.settings.engine, why)
+        status: Any = import_module("vllm.v1.request").RequestStatus
+        for request in self.core.scheduler.finish_requests(None, status.FINISHED_ERROR):
+            self.refuses(request)
 
     def _post(self, job: _Job) -> None:
         types: Any = import_module("vllm.v1.engine").EngineCoreRequestType

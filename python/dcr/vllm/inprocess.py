@@ -24,6 +24,9 @@ class InprocessGate(EngineGate):
         self._unread: deque[tuple[Any, bool]] = deque()  # outputs that no step has returned yet
         super().__init__(core, settings)
 
+    def refused(self, why: str) -> None:
+        """Requests are refused while it is closed in any case, and say why."""
+
     @property
     def is_closed(self) -> bool:
         return self._closed

@@ -34,6 +34,7 @@ def register() -> None:
     _wrap(core, "DPEngineCoreProc", "run_busy_loop", _closed_at_start)
     _wrap(core, "EngineCoreProc", "_handle_client_request", _callables_too)
     _wrap(core, "EngineCore", "shutdown", _gate_ends_first)
+    _need(core, "EngineCoreProc", "_send_error_outputs_to_client")
     _wrap("vllm.v1.engine.core_client", "InprocClient", "__init__", _closed_in_process)
     _wrap("vllm.v1.worker.worker_base", "WorkerWrapperBase", "init_device", _live_weights)
 
@@ -51,6 +52,13 @@ def is_configured(vllm_config: Any) -> bool:
             'additional_config has "dcr", but weight_transfer_config={"backend": "dcr"} is missing'
         )
     return False
+
+
+def _need(module: str, owner: str, name: str) -> None:
+    try:
+        getattr(getattr(import_module(module), owner), name)
+    except (ImportError, AttributeError):
+        missing.append(f"{module}.{owner}.{name}")
 
 
 def _wrap(module: str, owner: str, name: str, wrapper: Callable[[Method], Method]) -> None:
@@ -79,6 +87,9 @@ def _callables_too(original: Method) -> Method:
         # A wake-up carries nothing of vLLM's own: with a callable it is work for this thread.
         if request_type.name == "WAKEUP" and callable(request):
             return request()
+        gate = getattr(self, "_dcr_gate", None)
+        if request_type.name == "ADD" and gate is not None and gate.refuses(request[0]):
+            return None
         return original(self, request_type, request)
 
     return handle
