@@ -291,7 +291,7 @@ class LocalCluster {
   }
 
   // Whose gates are to open changes when somebody dies meanwhile.
-  Result<VerifyReport> verify_once(const std::string& path) {
+  Result<EnginesReport> verify_once(const std::string& path) {
     const std::uint64_t begin = now_ms();
     while (true) {
       std::vector<std::string> engines = all_engines();
@@ -299,7 +299,7 @@ class LocalCluster {
       if (!refits_.empty()) {
         DCR_ASSIGN(engines, engines_to_verify());
       }
-      Result<VerifyReport> report =
+      Result<EnginesReport> report =
           operator_->verify(path, engines, kLookAgainMs, [this] { look(); });
       const bool again = report.status().code() == Code::kUnavailable;
       if (!again || !failure_.ok() || now_ms() - begin >= kGatesOpenMs) return report;
@@ -307,7 +307,7 @@ class LocalCluster {
   }
 
   Status verify(const std::string& path) {
-    DCR_ASSIGN(const VerifyReport report, verify_once(path));
+    DCR_ASSIGN(const EnginesReport report, verify_once(path));
     DCR_TRY(failure_);
     result_.bytes_compared += report.bytes_compared;
     result_.bytes_differing += report.bytes_differing;
