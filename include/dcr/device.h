@@ -3,17 +3,19 @@
 //
 //   auto device = dcr::StagedDevice::open("libdcr_device.so", 0);    // CUDA's device 0
 //   auto memory = dcr::DeviceTargets::create(*device, scratch_bytes_max);
-//   memory->add_device(parameter, bytes);                            // and the loader's others
+//   memory->add_device({parameter, bytes});                           // and the loader's others
 //   auto receiver = dcr::EmbeddedReceiver::create(tensors, loader, *memory, {.owners = boxes});
 //
 // CUDA is reached through a shared object of DCR's own, which is loaded when a device is first
 // opened: nothing else needs CUDA or its driver to be there. Everything passes through two pinned
 // buffers of a fixed size, each with its twin on the device, which are allocated when the device is
 // opened; nothing is allocated there later, whatever the size of a tensor. Work on the device is
-// put on a stream of its own, and the calling thread's current device stays what it was.
+// put on a stream of its own, and the calling thread's current device stays what it was, if anybody
+// in the process has used that.
 //
-// Thread safety: all of it is thread-safe, but for the weights themselves; calls that use one
-// device take turns. In a process that was forked after a device was opened nothing of it works.
+// Thread safety: all of it is thread-safe, but for the weights themselves and for storages that are
+// set while they are read; calls that use one device take turns. In a process that was forked after
+// a device was opened nothing of it works.
 #pragma once
 
 #include <cstddef>
@@ -29,6 +31,12 @@
 #include "dcr/status.h"
 
 namespace dcr {
+
+// Memory on a device, which the host must not touch.
+struct DeviceSpan {
+  std::uintptr_t address = 0;
+  std::uint64_t bytes = 0;
+};
 
 class StagedDevice {
  public:
@@ -74,7 +82,7 @@ class DeviceTargets : public TargetMemory {
   // Returns its id; no id is used twice. Error of add_device: kInvalidArgument, not aligned to
   // eight bytes.
   virtual std::uint64_t add_host(std::span<std::uint8_t> storage) = 0;
-  virtual Result<std::uint64_t> add_device(void* storage, std::uint64_t bytes) = 0;
+  virtual Result<std::uint64_t> add_device(DeviceSpan storage) = 0;
   // Forgets a storage that was added. Error: kNotFound.
   virtual Status remove(std::uint64_t storage) = 0;
   // Where a storage in host memory lies, scratch too. Error: kNotFound.
@@ -92,8 +100,7 @@ class DeviceStorages final : public SourceMemory {
   // What they refer to must stay where it is during an owner's calls. REQUIRES: storage < the
   // number of storages.
   void set_host(std::size_t storage, std::span<const std::uint8_t> bytes);
-  void set_device(std::size_t storage, std::shared_ptr<StagedDevice> device, const void* memory,
-                  std::uint64_t bytes);
+  void set_device(std::size_t storage, std::shared_ptr<StagedDevice> device, DeviceSpan memory);
   void clear();
 
   Status read(const TensorView& view, std::span<std::uint8_t> out) override;
@@ -101,8 +108,7 @@ class DeviceStorages final : public SourceMemory {
  private:
   struct Place {
     std::shared_ptr<StagedDevice> device;  // null: it lies in host memory
-    const std::uint8_t* memory = nullptr;
-    std::uint64_t bytes = 0;
+    DeviceSpan memory;
   };
 
   HostStorages host_;

@@ -34,16 +34,15 @@ std::unique_ptr<PythonDevice> open_device(const std::string& library, int index,
 }
 
 void bind_targets(nb::module_& module) {
-  nb::class_<DeviceTargets>(module, "DeviceTargets",
-                            "Parameters on a device, others in host memory, and scratch there.")
-      .def(nb::new_([](const PythonDevice& device, std::uint64_t scratch_bytes_max) {
-             return DeviceTargets::create(device.core(), scratch_bytes_max);
-           }),
-           nb::arg("device"), nb::arg("scratch_bytes_max"))
+  nb::class_<PythonDeviceTargets> targets(
+      module, "DeviceTargets", "Parameters on a device, others in host memory, and scratch there.");
+  targets
+      .def(nb::init<const PythonDevice&, std::uint64_t>(), nb::arg("device"),
+           nb::arg("scratch_bytes_max"))
       .def(
           "add_host",
-          [](DeviceTargets& self, std::uintptr_t address, std::uint64_t bytes) {
-            return self.add_host(
+          [](const PythonDeviceTargets& self, std::uintptr_t address, std::uint64_t bytes) {
+            return self.core()->add_host(
                 {reinterpret_cast<std::uint8_t*>(address), static_cast<std::size_t>(bytes)});
           },
           nb::arg("address"), nb::arg("bytes"),
@@ -52,26 +51,39 @@ void bind_targets(nb::module_& module) {
           "its id.")
       .def(
           "add_device",
-          [](DeviceTargets& self, std::uintptr_t address, std::uint64_t bytes) {
-            return take(self.add_device(reinterpret_cast<void*>(address), bytes));
+          [](const PythonDeviceTargets& self, std::uintptr_t address, std::uint64_t bytes) {
+            DeviceTargets& core = *self.core();
+            auto id = [&] {
+              const nb::gil_scoped_release release;
+              return core.add_device({address, bytes});
+            }();
+            return take(std::move(id));
           },
           nb::arg("address"), nb::arg("bytes"), "The same for one on the device.")
       .def(
           "remove",
-          [](DeviceTargets& self, std::uint64_t storage) {
-            waiting([&] { return self.remove(storage); });
+          [](const PythonDeviceTargets& self, std::uint64_t storage) {
+            DeviceTargets& core = *self.core();
+            waiting([&] { return core.remove(storage); });
           },
           nb::arg("storage"), "Forgets a storage.")
       .def(
           "address",
-          [](DeviceTargets& self, std::uint64_t storage) {
-            const std::span<std::uint8_t> bytes = take(self.find_host(storage));
+          [](const PythonDeviceTargets& self, std::uint64_t storage) {
+            const std::span<std::uint8_t> bytes = take(self.core()->find_host(storage));
             return std::pair(reinterpret_cast<std::uintptr_t>(bytes.data()),
                              static_cast<std::uint64_t>(bytes.size()));
           },
           nb::arg("storage"), "Address and bytes of a storage in host memory.")
-      .def("settle", &DeviceTargets::settle, nb::call_guard<nb::gil_scoped_release>(),
-           "The device has been used by others: what follows begins when it is idle.");
+      .def(
+          "settle",
+          [](const PythonDeviceTargets& self) {
+            DeviceTargets& core = *self.core();
+            const nb::gil_scoped_release release;
+            core.settle();
+          },
+          "The device has been used by others: what follows begins when it is idle.");
+  forbid_pickling(targets);
 }
 
 }  // namespace
@@ -103,7 +115,7 @@ void bind_device(nb::module_& module) {
           "__init__",
           [](DeviceBytes* self, const PythonDevice& of, std::uintptr_t address, std::uint64_t bytes,
              nb::object keeps) {
-            new (self) DeviceBytes{of.core(), address, bytes, std::move(keeps)};
+            new (self) DeviceBytes{of.core(), {address, bytes}, std::move(keeps)};
           },
           nb::arg("device"), nb::arg("address"), nb::arg("bytes"), nb::arg("keeps"));
   bind_targets(module);

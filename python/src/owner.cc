@@ -238,8 +238,7 @@ class PythonOwner {
     for (std::size_t i = 0; i < count; ++i) {
       if (given[i].on_device) {
         DeviceBytes& there = *given[i].on_device;
-        memory_->set_device(i, there.device, reinterpret_cast<const void*>(there.address),
-                            there.bytes);
+        memory_->set_device(i, there.device, there.memory);
         held_.push_back(std::move(there.keeps));
       } else {
         memory_->set_host(i, given[i].array.span());

@@ -17,8 +17,8 @@
 #include <utility>
 
 #include "arrays.h"
-#include "dcr/device.h"
 #include "dcr/receiver.h"
+#include "device.h"
 #include "errors.h"
 #include "handle.h"
 #include "operation_targets.h"
@@ -61,7 +61,9 @@ std::vector<CanonicalTensor> canonical_tensors(const std::vector<TensorTuple>& t
 
 TargetMemory& memory_of(nb::handle targets) {
   if (nb::isinstance<HostTargets>(targets)) return nb::cast<HostTargets&>(targets);
-  if (nb::isinstance<DeviceTargets>(targets)) return nb::cast<DeviceTargets&>(targets);
+  if (nb::isinstance<PythonDeviceTargets>(targets)) {
+    return *nb::cast<const PythonDeviceTargets&>(targets).core();
+  }
   if (nb::isinstance<OperationTargets>(targets)) return nb::cast<OperationTargets&>(targets);
   return nb::cast<SizedTargets&>(targets);
 }

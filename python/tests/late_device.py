@@ -38,8 +38,8 @@ class Late(devices.Reach):
             storage = tensor.untyped_storage()
             self._there[storage._cdata] = storage
 
-    def give(self, work: Callable[[], object]) -> None:
-        """Has the current stream do it, when somebody waits for the stream."""
+    def give(self, module: torch.nn.Module, work: Callable[[], object]) -> None:
+        """Has the current stream do what changes a module, when somebody waits for the stream."""
         self.check_done()
         self._given.append(work)
 
@@ -78,9 +78,20 @@ class Cuda(devices.Reach):
     def put(self, module: torch.nn.Module) -> None:
         module.to("cuda")
 
-    def give(self, work: Callable[[], object]) -> None:
-        torch.cuda._sleep(20_000_000)
+    @torch.no_grad()
+    def give(self, module: torch.nn.Module, work: Callable[[], object]) -> None:
+        # Whatever comes from the host waits for the stream: it is brought here first, so that what
+        # the stream does late is within the device.
+        tensors = list(module.state_dict().values())
+        before = [tensor.clone() for tensor in tensors]
         work()
+        after = [tensor.clone() for tensor in tensors]
+        for tensor, old in zip(tensors, before, strict=True):
+            tensor.copy_(old)
+        torch.cuda.synchronize()
+        torch.cuda._sleep(200_000_000)
+        for tensor, new in zip(tensors, after, strict=True):
+            tensor.copy_(new)
 
     def check_done(self) -> None:
         """It is done when it is done."""
@@ -104,7 +115,8 @@ def build_late_device(directory: Path) -> Path:
 @contextmanager
 def reaching(device: Device) -> Iterator[None]:
     """Has the package reach devices so, and open them anew."""
-    with pytest.MonkeyPatch.context() as patch:
+    stream = torch.cuda.stream(torch.cuda.Stream()) if isinstance(device, Cuda) else nullcontext()
+    with stream, pytest.MonkeyPatch.context() as patch:
         patch.setattr(devices, "reach", device)
         patch.setattr(devices, "_opened", weakref.WeakValueDictionary())
         yield

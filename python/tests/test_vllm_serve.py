@@ -173,7 +173,8 @@ def check(run: Path, model: Path, saved: list[Path], port: int) -> list[list[int
     (_, begin, middle), (_, after, end) = kept = stream.result()
     assert [version for version, _, _ in kept] == ["first", "second"]
     assert (begin, middle, end) == (0, after, LONG) and middle >= 5
-    assert len(stream.tokens) == LONG and stream.tokens[:12] == first
+    old = min(middle, len(first))
+    assert len(stream.tokens) == LONG and stream.tokens[:old] == first[:old]
     trained.save_pretrained(saved[1])
     assert client.refused("/update_weight_version", {"new_version": "mine"}) >= 400
     assert client.refused("/update_weights", {"update_info": {}}) >= 400

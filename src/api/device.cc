@@ -21,8 +21,9 @@ class MixedTargets final : public DeviceTargets {
         memory_(*device_->state().staging) {}
 
   std::uint64_t add_host(std::span<std::uint8_t> storage) override { return host_->add(storage); }
-  Result<std::uint64_t> add_device(void* storage, std::uint64_t bytes) override {
-    DCR_ASSIGN(const std::uint64_t id, memory_.add(storage, bytes));
+  Result<std::uint64_t> add_device(DeviceSpan storage) override {
+    DCR_ASSIGN(const std::uint64_t id,
+               memory_.add(reinterpret_cast<void*>(storage.address), storage.bytes));
     return kDeviceIds + id;
   }
   Status remove(std::uint64_t storage) override {
@@ -109,8 +110,8 @@ void DeviceStorages::set_host(std::size_t storage, std::span<const std::uint8_t>
 }
 
 void DeviceStorages::set_device(std::size_t storage, std::shared_ptr<StagedDevice> device,
-                                const void* memory, std::uint64_t bytes) {
-  on_device_[storage] = {std::move(device), static_cast<const std::uint8_t*>(memory), bytes};
+                                DeviceSpan memory) {
+  on_device_[storage] = {std::move(device), memory};
 }
 
 void DeviceStorages::clear() {
@@ -122,14 +123,14 @@ Status DeviceStorages::read(const TensorView& view, std::span<std::uint8_t> out)
   if (view.storage >= on_device_.size()) return host_.read(view, out);
   const Place& place = on_device_[static_cast<std::size_t>(view.storage)];
   if (place.device == nullptr) return host_.read(view, out);
-  DCR_TRY(check_view(view, place.bytes, out.size()));
-  if (reinterpret_cast<std::uintptr_t>(place.memory) % word_bytes(view.dtype) != 0) {
+  DCR_TRY(check_view(view, place.memory.bytes, out.size()));
+  if (place.memory.address % word_bytes(view.dtype) != 0) {
     return {Code::kInvalidArgument, "storage " + std::to_string(view.storage) +
                                         " on a device is not aligned to its elements"};
   }
   DeviceStaging& staging = *place.device->state().staging;
   const std::lock_guard<std::mutex> lock(staging.turns());
-  return staging.read(view, place.memory, out);
+  return staging.read(view, reinterpret_cast<const std::uint8_t*>(place.memory.address), out);
 }
 
 }  // namespace dcr

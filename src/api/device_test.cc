@@ -21,6 +21,10 @@ std::shared_ptr<StagedDevice> late_device() {
   return StagedDevice::State::open(std::make_unique<LateDevice>(), kSmallStagingBytes).value();
 }
 
+DeviceSpan span_of(const void* memory, std::uint64_t bytes) {
+  return {reinterpret_cast<std::uintptr_t>(memory), bytes};
+}
+
 // A loader whose parameters lie on the device. It reads and writes them at once, as one that has
 // the device to itself may, so whatever the core has left on its way there shows.
 class LoaderOnDevice final : public Loader {
@@ -33,7 +37,7 @@ class LoaderOnDevice final : public Loader {
         // Not all of it need lie on the device.
         there_[storage] = there_.size() % 4 == 3
                               ? targets.add_host(bytes)
-                              : targets.add_device(bytes.data(), bytes.size()).value();
+                              : targets.add_device(span_of(bytes.data(), bytes.size())).value();
       }
     }
   }
@@ -75,7 +79,8 @@ class LoaderOnDevice final : public Loader {
         return hook_.on_event(there);
       }
       const MutableByteSpan bytes = loader_.loader_.memory().bytes(event.source->storage);
-      DCR_ASSIGN(there.source->storage, loader_.targets_.add_device(bytes.data(), bytes.size()));
+      DCR_ASSIGN(there.source->storage,
+                 loader_.targets_.add_device(span_of(bytes.data(), bytes.size())));
       Result<LoaderVerdict> verdict = hook_.on_event(there);
       DCR_TRY(loader_.targets_.remove(there.source->storage));
       return verdict;
@@ -131,14 +136,14 @@ TEST(DeviceTargetsTest, NamesWhatIsMissing) {
   const auto targets = DeviceTargets::create(late_device(), 100);
   alignas(8) std::uint8_t words[16] = {};
   const std::uint64_t host = targets->add_host(words);
-  const auto device = targets->add_device(words, sizeof(words));
+  const auto device = targets->add_device(span_of(words, sizeof(words)));
   ASSERT_TRUE(device.ok());
   EXPECT_NE(host, *device);
   EXPECT_EQ(*targets->storage_bytes(host), 16U);
   EXPECT_EQ(*targets->storage_bytes(*device), 16U);
   EXPECT_EQ(targets->find_host(host)->data(), words);
   EXPECT_EQ(targets->find_host(*device).status().code(), Code::kNotFound);
-  EXPECT_EQ(targets->add_device(words + 4, 4).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(targets->add_device(span_of(words + 4, 4)).status().code(), Code::kInvalidArgument);
   ASSERT_TRUE(targets->remove(*device).ok());
   EXPECT_EQ(targets->storage_bytes(*device).status().code(), Code::kNotFound);
   EXPECT_EQ(targets->remove(*device).code(), Code::kNotFound);
@@ -159,7 +164,7 @@ TEST(DeviceStoragesTest, ReadsWhatTheStreamWasGiven) {
   };
   DeviceStorages storages(2);
   storages.set_host(0, {bytes_of(host), sizeof(host)});
-  storages.set_device(1, device, stepped, sizeof(stepped));
+  storages.set_device(1, device, span_of(stepped, sizeof(stepped)));
   const auto read = [&](std::uint64_t storage, std::uint64_t stride) {
     std::uint16_t out[2] = {};
     const Status status = storages.read({storage, Dtype::kBF16, 0, {2}, {stride}},
@@ -175,12 +180,12 @@ TEST(DeviceStoragesTest, ReadsWhatTheStreamWasGiven) {
   // To where it was offloaded, one element on, and away.
   storages.set_host(1, {bytes_of(host), sizeof(host)});
   EXPECT_EQ(read(1, 1), (std::pair<std::uint16_t, std::uint16_t>(7, 8)));
-  storages.set_device(0, device, stepped + 1, 4);
+  storages.set_device(0, device, span_of(stepped + 1, 4));
   EXPECT_EQ(read(0, 1), (std::pair<std::uint16_t, std::uint16_t>(2, 3)));
   std::uint8_t out[4];
   EXPECT_EQ(storages.read({0, Dtype::kU8, 1, {4}, {1}}, out).message(),
             "a view of storage 0 leaves it");
-  storages.set_device(0, device, bytes_of(stepped) + 1, 4);
+  storages.set_device(0, device, span_of(bytes_of(stepped) + 1, 4));
   EXPECT_EQ(storages.read({0, Dtype::kBF16, 0, {2}, {1}}, out).message(),
             "storage 0 on a device is not aligned to its elements");
   storages.clear();

@@ -1,5 +1,6 @@
 // A Device on CUDA. The shared object has one symbol, and CUDA's runtime in it; the driver is
 // looked for when the first call is made.
+#include <cuda.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -108,12 +109,34 @@ Status launch_copy(const DeviceWords& words, cudaStream_t stream) {
   return check(kOut ? "gather" : "scatter", cudaGetLastError());
 }
 
-// Makes a device the calling thread's current one, and then the one that was.
+// Whether the process has work or memory on a device. The driver is asked, which the runtime finds:
+// any question of the runtime's own would make the device ready for work.
+bool in_use(int index) {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result{};
+  const cudaError_t error = cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &found,
+                                                             12000, cudaEnableDefault, &result);
+  if (error != cudaSuccess || result != cudaDriverEntryPointSuccess) {
+    forget_error();
+    return false;
+  }
+  unsigned flags = 0;
+  int active = 0;
+  const auto ask = reinterpret_cast<decltype(&cuDevicePrimaryCtxGetState)>(found);
+  return ask(index, &flags, &active) == CUDA_SUCCESS && active != 0;
+}
+
+// Makes a device the calling thread's current one, and then the one that was. A thread whose device
+// nobody has used, the first one as a rule, keeps this one: to choose the other again would take
+// some hundred MiB there.
 class CurrentDevice {
  public:
   explicit CurrentDevice(int index)
-      : before_(current(index)), status_(check("choose the device", cudaSetDevice(index))) {}
+      : index_(index),
+        before_(current(index)),
+        status_(check("choose the device", cudaSetDevice(index))) {}
   ~CurrentDevice() {
+    if (before_ == index_ || !in_use(before_)) return;
     if (cudaSetDevice(before_) != cudaSuccess) forget_error();
   }
   CurrentDevice(const CurrentDevice&) = delete;
@@ -129,6 +152,7 @@ class CurrentDevice {
     return otherwise;
   }
 
+  const int index_;
   const int before_;
   const Status status_;
 };

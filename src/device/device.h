@@ -3,7 +3,8 @@
 // its own, loaded when a device is first used (device/load_device.h).
 //
 // Everything goes onto the stream in the order of the calls and may end later; wait() and
-// synchronize() end it. The calling thread's current device stays what it was. Thread safety: none.
+// synchronize() end it. The calling thread's current device stays what it was, if anybody has used
+// that. Thread safety: none.
 //
 // Errors: kUnavailable where the device's runtime refuses, with its own words; kTooLarge, no memory
 // of that size.

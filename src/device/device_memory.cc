@@ -323,8 +323,9 @@ Status DeviceTargetMemory::release(std::uint64_t storage) {
 
 Status DeviceTargetMemory::synchronize() {
   const std::lock_guard<std::mutex> lock(staging_.turns());
-  settled_ = false;
-  return staging_.device().synchronize();
+  // What a loader has given the device must be done, too.
+  return std::exchange(settled_, false) ? staging_.device().synchronize()
+                                        : staging_.device().wait_idle();
 }
 
 }  // namespace dcr

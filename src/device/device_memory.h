@@ -1,7 +1,7 @@
 // Weights in a device's memory (DESIGN §7 "Device memory"). What goes to the device or comes from
 // it passes through two pinned buffers of a fixed size, each with its twin on the device, which are
-// allocated here once: nothing else is in proportion to a tensor. While one buffer is on its way,
-// the other is filled or emptied.
+// allocated here once: nothing else is in proportion to a tensor. Of what is larger than a buffer,
+// one is on its way while the other is filled or emptied.
 #pragma once
 
 #include <array>
@@ -73,8 +73,8 @@ class DeviceTargetMemory final : public TargetMemory {
   Result<std::uint64_t> add(void* storage, std::uint64_t bytes);
   // Forgets a storage that was added. Error: kNotFound.
   Status remove(std::uint64_t storage);
-  // Others have used the storages: what follows begins when the device is idle. So does what
-  // follows synchronize(), and the first call.
+  // Others have used the storages: what follows begins when the device is idle, and synchronize()
+  // waits for that. So does what follows synchronize(), and the first call.
   void settle();
 
   Result<std::uint64_t> storage_bytes(std::uint64_t storage) const override;

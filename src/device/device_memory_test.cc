@@ -323,6 +323,11 @@ TEST(DeviceMemoryTest, BeginsWhenTheDeviceIsIdle) {
   ASSERT_TRUE(memory.write(view, in).ok());
   ASSERT_TRUE(memory.synchronize().ok());
   EXPECT_EQ(word, 5U);
+  device.others = [&] { word = 6; };
+  memory.settle();
+  ASSERT_TRUE(memory.synchronize().ok());
+  EXPECT_EQ(word, 6U);  // though the memory itself had nothing to do
+  word = 5;
   device.others = [&] { word += 1; };
   const std::uint32_t position = 0;
   const std::uint64_t two = 3;  // zig-zagged and less one

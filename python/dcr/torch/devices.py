@@ -1,6 +1,7 @@
 """Devices whose memory the core reaches by itself: CUDA's, through the shared object beside it."""
 
 import logging
+import os
 import threading
 import weakref
 from contextlib import AbstractContextManager
@@ -39,6 +40,16 @@ reach = Reach()
 
 _lock = threading.Lock()
 _opened: weakref.WeakValueDictionary[int, _core.StagedDevice] = weakref.WeakValueDictionary()
+
+
+def _after_fork() -> None:
+    """A child has none of its parent's devices, and nobody who gives the lock back."""
+    global _lock, _opened
+    _lock = threading.Lock()
+    _opened = weakref.WeakValueDictionary()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def staged(device: torch.device) -> _core.StagedDevice:

@@ -1,6 +1,7 @@
 """A module and its loader, as the core's port `Loader`."""
 
 import gc
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from dcr.errors import Unsupported
 from dcr.torch import devices
 from dcr.torch.hook import LoadMode, WriteRecorder
 from dcr.torch.storages import Storages, view_of
+
+logger = logging.getLogger("dcr")
 
 LoadWeights = Callable[[Iterable[tuple[str, torch.Tensor]]], object]
 
@@ -99,9 +102,14 @@ class TorchLoader:
             opens = devices.staged if torch_operations is False else devices.staged_for_receiver
             staged = opens(device)
         if torch_operations is None:
-            torch_operations = staged is None and (
-                device is not None or bool(kinds - {"cpu", "meta"})
-            )
+            others = kinds - {"cpu", "meta"}
+            torch_operations = staged is None and (device is not None or bool(others))
+            if torch_operations and device is None:
+                logger.warning(
+                    "parameters on %s are changed by torch's operations, not by DCR's own, which "
+                    "reach one CUDA device",
+                    ", ".join(sorted({str(one.device) for one in storages} - {"cpu", "meta"})),
+                )
         self.torch_operations = torch_operations
         self.storages = Storages(
             "meta" in kinds, scratch_bytes_max, torch_operations, device, staged

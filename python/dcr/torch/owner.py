@@ -205,17 +205,21 @@ class ModelOwner:
         written = self._written
         self._written = written or self._open is not None
         self._open, self._fresh = None, True
-        result, payloads = self._core.prepare(
-            run=self.run,
-            attempt=self._attempt,
-            candidate=self._candidate,
-            base_version=self._version,
-            target_version=target,
-            mode=mode,
-            encoding=encoding,
-            needs=needs,
-            progress=self._progress,
-        )
+        try:
+            result, payloads = self._core.prepare(
+                run=self.run,
+                attempt=self._attempt,
+                candidate=self._candidate,
+                base_version=self._version,
+                target_version=target,
+                mode=mode,
+                encoding=encoding,
+                needs=needs,
+                progress=self._progress,
+            )
+        finally:
+            # Parameters may go elsewhere until the commit, which looks them up again.
+            self._core.clear_storages()
         self._fresh, self._written = False, written
         self._open = PreparedRefit(self._version, target, payloads, result)
         return self._open
