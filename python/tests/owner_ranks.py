@@ -20,6 +20,7 @@ from torch.distributed.tensor.parallel import (
 
 import dcr
 from dcr.torch import ModelOwner
+from dcr.torch.conversion import Export
 from dcr.torch.source import local_tensor, source_shards, state_tensors
 from owner_checks import State, check_transitions
 from owner_models import make_model, perturb, saved, words
@@ -106,6 +107,57 @@ def check_model(make: Callable[[], torch.nn.Module], wrap: Wrap, where: str) -> 
     owner.close()
 
 
+def whole_of(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def moving(state: State) -> State:
+    """What another program makes of the model, and only moves."""
+    wide = state["wide.weight"]
+    return {"top": wide[:3], "rest": wide[3:].t().contiguous(), "steps": state["steps"]}
+
+
+def computing(rank: int | None) -> Callable[[State], State]:
+    """What computes: shard by shard, of whole tensors on every rank, of what one rank has."""
+
+    def export(state: State) -> State:
+        made = {
+            "wide": state["wide.weight"] * 1.5,
+            "narrow": whole_of(state["narrow.weight"]).t().bfloat16(),
+            "steps": state["steps"],
+        }
+        for owner, name in enumerate(("wide.bias", "narrow.bias")):
+            bias = whole_of(state[name]) + 1
+            if rank in (None, owner):
+                made[name] = bias
+        return made
+
+    return export
+
+
+def check_export(wrap: Wrap, mine: Export, of_whole: Export, where: str) -> None:
+    """A sharded model whose checkpoint a user's function makes, against the same function's of the
+    model whole."""
+    whole = state_tensors(make_odd())
+    owner = ModelOwner(wrap(make_odd()), export=mine, threads=1)
+    assert owner.source.computed == (mine is not moving)
+
+    def step(number: int) -> None:
+        with torch.no_grad():
+            for tensor in whole.values():
+                perturb(tensor.detach(), number, nans=False)
+            for tensor in state_tensors(owner.source.model).values():
+                perturb(local_tensor(tensor), number, nans=False)
+
+    def save() -> State:
+        return {name: one.detach().clone() for name, one in of_whole(whole).items()}
+
+    check_transitions(
+        owner, gather, step=step, saved=save, judge=dist.get_rank() == 0, where=where
+    )
+    owner.close()
+
+
 def check_arithmetic(mesh: DeviceMesh) -> None:
     """Every placement of small tensors against torch's own local tensors."""
     kinds = [Replicate(), Shard(0), Shard(1)]
@@ -169,6 +221,14 @@ def cases(world: int) -> Iterator[tuple[str, Callable[[], None]]]:
         yield "arithmetic, two dimensions", partial(check_arithmetic, square)
         wraps["HSDP"] = lambda model: shard_layers(model, square)
         wraps["FSDP2 and TP"] = lambda model: both(model, square)
+    for wrapped, wrap in wraps.items():
+        where = f"exports under {wrapped}"
+        rank = dist.get_rank()
+        yield f"{where}, moving", partial(check_export, wrap, moving, moving, where)
+        yield (
+            f"{where}, computing",
+            partial(check_export, wrap, computing(rank), computing(None), where),
+        )
     for (wrapped, wrap), (name, make) in product(wraps.items(), makers.items()):
         if "TP" in wrapped and "MoE" in name:
             continue

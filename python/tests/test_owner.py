@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch", reason="needs torch")
 
 import dcr  # noqa: E402
 from dcr.torch import ModelOwner, OpenRefit  # noqa: E402
+from dcr.torch.conversion import Export  # noqa: E402
 
 
 class Tied(torch.nn.Module):
@@ -137,12 +138,107 @@ def test_an_export_function_that_moves_elements() -> None:
     with torch.no_grad():
         model.weight[5, 1] += 1
     assert owner.prepare().result.changed_canonical_words == 1
-    for computes in (
-        lambda state: {"weight": state["weight"] + 1, "bias": state["bias"]},
-        lambda state: {"weight": state["weight"], "norm": state["bias"].cumsum(0)},
+    assert not owner.source.computed
+
+
+Exported = dict[str, torch.Tensor]
+
+
+def scaled(state: Exported) -> Exported:
+    """Fuses a scale into a weight, transposes and casts; leaves the rest as it is."""
+    weight = state["weight"] * (1 + state["scale"])[:, None]
+    return {"weight": weight.t().bfloat16(), "bias": state["bias"]}
+
+
+class Scaled(torch.nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(5, 4)
+        self.scale = torch.nn.Parameter(torch.randn(4))
+
+
+def test_an_export_function_that_computes() -> None:
+    pytest.importorskip("transformers", reason="needs transformers")
+    from owner_checks import check_transitions
+
+    torch.manual_seed(1)
+    model = Scaled()
+    owner = ModelOwner(model, export=scaled)
+    assert owner.source.computed
+    assert owner.tensors == [("bias", "F32", (4,)), ("weight", "BF16", (5, 4))]
+
+    def step(number: int) -> None:
+        with torch.no_grad():
+            model.scale[number % 4] += 1
+            model.bias[0] += 1
+
+    def saved() -> Exported:
+        return scaled({name: one.detach() for name, one in model.state_dict().items()})
+
+    check_transitions(
+        owner, lambda mine: [mine], step=step, saved=saved, judge=True, where="computed"
+    )
+    step(1)
+    refit = owner.prepare().result
+    assert refit.changed_canonical_words == 5 + 1  # a column, and one of the biases
+    # What was computed stays, whatever becomes of what it was computed of.
+    with torch.no_grad():
+        model.scale += 1
+    assert owner.prepare().result.changed_canonical_words == 5 + 1
+    owner.commit()
+    with torch.no_grad():
+        model.scale -= 1
+    assert owner.prepare().payloads == []
+    owner.abort()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    owner.prepare()
+    with pytest.raises(OpenRefit):
+        optimizer.step()
+    owner.close()
+
+
+@pytest.mark.parametrize(
+    "export",
+    [
+        lambda state: {"weight": state["weight"].abs()},
+        lambda state: {"weight": state["weight"].clamp(min=0)},
+        lambda state: {"weight": state["weight"].double().to(state["weight"].dtype) * 1},
+        lambda state: {"weight": state["weight"] + 1},
+        lambda state: {"bias": state["bias"].cumsum(0)},
+        lambda state: {"weight": state["weight"].bfloat16()},
+        # By itself it moves; with the others there it does not.
+        lambda state: {"weight": state["weight"] * (2 if "scale" in state else 1)},
+    ],
+)
+def test_what_computes_is_not_taken_for_moving(export: Export) -> None:
+    owner = ModelOwner(Scaled(), export=export)
+    assert owner.source.computed
+
+
+def test_what_export_must_not_do() -> None:
+    def writes(state: Exported) -> Exported:
+        return {"weight": state["weight"].mul_(2.5)}
+
+    calls = [0]
+
+    def changes(state: Exported) -> Exported:
+        calls[0] += 1
+        more = {"late": state["bias"] * 2.5} if calls[0] > 12 else {}
+        return {"weight": state["weight"] * 2.5, **more}
+
+    for export, said in (
+        (writes, "export wrote to weight: it has to make new tensors"),
+        (lambda state: {"weight": 1}, "export made weight a int, not a tensor"),
+        (lambda state: {"weight": state["nothing"]}, "export failed: 'nothing'"),
     ):
-        with pytest.raises(dcr.errors.Unsupported, match="saving computes (weight|norm) from"):
-            ModelOwner(model, export=computes)
+        model = Scaled()
+        before = model.weight.detach().clone()
+        with pytest.raises(dcr.errors.InvalidArgument, match=said):
+            ModelOwner(model, export=export)
+        assert export is not writes or torch.equal(model.weight, before)
+    owner = ModelOwner(Scaled(), export=changes)
+    calls[0] = 100
+    with pytest.raises(dcr.errors.Mismatch, match="export made late, which it had not made before"):
+        owner.prepare()
 
 
 def test_refused_by_name() -> None:

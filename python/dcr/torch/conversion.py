@@ -3,20 +3,30 @@
 Transformers renames, splits and merges tensors while it saves them. None of its rules stand here:
 its own conversion runs once over tensors that hold the numbers of their own elements, and where
 the numbers end up is the placement. It runs twice, with two codes, so that a conversion that
-computes with values (adds 1, say) isn't taken for one that moves them.
+computes with values (adds 1, say) isn't taken for one that moves them. A user's function, of which
+nothing is known, has to move random bits the same way, too, all tensors at once.
 """
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 
-from dcr.errors import Unsupported
+from dcr.errors import InvalidArgument, Unsupported
 from dcr.torch.placement import Box, row_major_strides
 
-__all__ = ["CanonicalPart", "Export", "boxes_of_codes", "is_of_transformers", "learn_conversion"]
+__all__ = [
+    "CanonicalPart",
+    "Export",
+    "boxes_of_codes",
+    "is_of_transformers",
+    "learn_conversion",
+    "run_export",
+    "whole_tensor",
+]
 
 _BOXES_MAX = 4096
 _CODES_MAX = 1 << 31
@@ -46,19 +56,105 @@ Export = Callable[[dict[str, torch.Tensor]], Mapping[str, torch.Tensor]]
 
 
 def learn_conversion(
-    model: torch.nn.Module, shapes: Mapping[str, Sequence[int]], export: Export | None = None
+    model: torch.nn.Module, state: Mapping[str, torch.Tensor], export: Export | None = None
 ) -> dict[str, list[CanonicalPart]]:
     """By source tensor: where its elements stand in the checkpoint that the model saves.
 
-    `shapes`: of the state dict's tensors, tied ones once. Models that aren't of Transformers are
-    saved as they are; `export` is what makes the checkpoint instead. Raises `Unsupported` naming
-    the tensor where saving does more than to move elements. What is converted takes memory: four
-    bytes for each element of the largest such tensor, a few times.
+    `state`: the state dict's tensors, tied ones once; only their dtypes and shapes count. Models
+    that aren't of Transformers are saved as they are; `export` is what makes the checkpoint
+    instead. Raises `Unsupported` naming the tensor where saving does more than to move elements.
+    What is converted takes memory: four bytes for each element of the largest such tensor, a few
+    times; `export` that of all tensors whole, and of what it makes of them.
     """
-    convert = export or _save_conversion(model)
+    shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    if export is not None:
+        learned = _Learner(partial(run_export, export), shapes, alike=False).learn()
+        _prove(export, {name: tensor.dtype for name, tensor in state.items()}, shapes, learned)
+        return learned
+    convert = _save_conversion(model)
     if convert is None:
         return {name: [whole_tensor(name, shape)] for name, shape in shapes.items()}
-    return _Learner(convert, shapes).learn()
+    return _Learner(convert, shapes, alike=True).learn()
+
+
+def run_export(export: Export, state: dict[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+    """What a user's function makes of a state dict.
+
+    Raises:
+        dcr.errors.InvalidArgument: what it raised, or that it wrote to what it was given.
+    """
+    before = {name: tensor._version for name, tensor in state.items()}
+    try:
+        with torch.no_grad():
+            made = export(dict(state))
+    except Exception as error:
+        raise InvalidArgument(f"export failed: {error}") from error
+    for name, tensor in state.items():
+        if tensor._version != before[name]:
+            raise InvalidArgument(f"export wrote to {name}: it has to make new tensors", name)
+    for name, one in made.items():
+        if not isinstance(one, torch.Tensor):
+            raise InvalidArgument(f"export made {name} a {type(one).__name__}, not a tensor", name)
+    return made
+
+
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _words(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().view(_WORDS[tensor.element_size()])
+
+
+def _random(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:
+    """Whatever bits there are; a quarter of the numbers are NaNs, of every kind."""
+    generator = torch.Generator().manual_seed(seed)
+    if dtype == torch.bool:
+        return torch.randint(0, 2, shape, generator=generator).bool()
+    count = _elements(shape)
+    width = torch.empty(0, dtype=dtype).element_size()
+    octets = torch.randint(0, 256, (count * width,), dtype=torch.uint8, generator=generator)
+    numbers = octets.view(dtype)
+    if dtype.is_floating_point:
+        exponent = _words(torch.full((1,), float("inf")).to(dtype))
+        chosen = torch.randint(0, 4, (count,), generator=generator) == 0
+        words = _words(numbers)
+        numbers = torch.where(chosen, words | exponent, words).view(dtype)
+    return numbers.view(shape)
+
+
+def _prove(
+    export: Export,
+    dtypes: Mapping[str, torch.dtype],
+    shapes: Mapping[str, tuple[int, ...]],
+    learned: Mapping[str, Sequence[CanonicalPart]],
+) -> None:
+    """Raises `Unsupported` unless the function does with random bits what was learned of it."""
+    state = {
+        name: _random(shape, dtypes[name], seed)
+        for seed, (name, shape) in enumerate(shapes.items())
+    }
+    made = run_export(export, state)
+    expected: dict[str, torch.Tensor] = {}
+    of: dict[str, torch.dtype] = {}
+    for name, parts in learned.items():
+        source = _words(state[name]).view(-1)
+        for part in parts:
+            if of.setdefault(part.name, dtypes[name]) != dtypes[name]:
+                raise Unsupported(f"{part.name} is made of several dtypes", part.name)
+            into = expected.setdefault(part.name, torch.empty(part.shape, dtype=source.dtype))
+            for offset, destination, dims in part.boxes:
+                sizes = [size for size, _, _ in dims]
+                box = source.as_strided(sizes, [step for _, step, _ in dims], offset)
+                into.as_strided(sizes, [step for _, _, step in dims], destination).copy_(box)
+    for name in sorted(expected.keys() | made.keys()):
+        moved = (
+            name in made
+            and name in expected
+            and made[name].dtype == of[name]
+            and torch.equal(_words(made[name]), expected[name])
+        )
+        if not moved:
+            raise Unsupported(f"export computes {name} instead of moving elements", name)
 
 
 def is_of_transformers(model: torch.nn.Module) -> bool:
@@ -83,8 +179,11 @@ def _save_conversion(model: Any) -> Export | None:
 
 
 class _Learner:
-    def __init__(self, convert: Export, shapes: Mapping[str, Sequence[int]]) -> None:
+    def __init__(
+        self, convert: Export, shapes: Mapping[str, Sequence[int]], *, alike: bool = True
+    ) -> None:
         self.convert = convert
+        self.alike = alike  # one layer stands for the others
         self.shapes = {name: tuple(shape) for name, shape in shapes.items()}
         self.learned: dict[str, list[CanonicalPart]] = {}
         self.known: dict[object, list[CanonicalPart]] = {}  # by what a source looks like
@@ -140,7 +239,7 @@ class _Learner:
             self.shapes[source],
             tuple((_PLACEHOLDER.sub("#", name), shape) for name, shape in outputs.items()),
         )
-        if looks not in self.known:
+        if looks not in self.known or not self.alike:
             parts = self._trace([source], {}, only=set(outputs))[source]
             order = {name: i for i, name in enumerate(outputs)}
             self.known[looks] = sorted(parts, key=lambda part: order[part.name])

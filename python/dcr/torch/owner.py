@@ -78,9 +78,16 @@ class ModelOwner:
     The weights as they are become version `version`.
 
     `dtype` is that of the checkpoint, where it isn't the trainer's: FP32 masters are cast as they
-    are compared, nothing is copied. `export` makes the checkpoint of a state dict, where it isn't
-    what the model saves; it is called with numbered elements, and must only move them. `run` names
-    the run in payloads (16 bytes; rank 0's counts).
+    are compared, nothing is copied. `run` names the run in payloads (16 bytes; rank 0's counts).
+
+    `export` makes the checkpoint of a state dict, where it isn't what the model saves: a function
+    from tensors by name to tensors by name. It is tried on tensors that hold numbers of their
+    elements, and on random bits: if it only moves them, it is not called again. Else it is called
+    once for each refit, and what it makes is compared with what it made before, every bit. It gets
+    what this rank holds, DTensors as they are, and may talk to other ranks, which all call it at
+    the same times; what it makes is what this rank holds of the checkpoint: DTensors, tensors that
+    other ranks make too (equal ones), or tensors that only this rank makes. It must make the same
+    bits of the same weights, and write to none of them.
 
     Between `prepare` and `commit` or `abort` the parameters must not change: a step of an optimizer
     that has any of them raises `OpenRefit`, and whatever else changed them is found by `commit`,
@@ -196,7 +203,9 @@ class ModelOwner:
         if mode is None:
             mode = "dense" if self._written else "overwrite" if self._open else "mixed"
         target = self._version + 1 if target_version is None else target_version
-        self._set_storages()
+        # What was computed for an attempt is what a retry is about.
+        if not self.source.computed or self._open is None:
+            self._set_storages()
         self._attempt += 1
         if self._fresh:
             self._candidate += 1
@@ -232,7 +241,8 @@ class ModelOwner:
         # The version is the receivers' now, whatever becomes of this owner's baseline.
         self._open, self._fresh, self._written = None, True, False
         self._version = target
-        self._set_storages()
+        if not self.source.computed:
+            self._set_storages()
         self._core.commit(target, progress=self._progress)
         self._core.clear_storages()
 

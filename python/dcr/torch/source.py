@@ -1,7 +1,8 @@
 """What a trainer rank holds of a model: its tensors, their shards, and where they stand in the
 checkpoint."""
 
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +11,19 @@ import torch
 from dcr import _core
 from dcr.errors import Error, Mismatch, Unsupported
 from dcr.torch import devices
-from dcr.torch.conversion import CanonicalPart, Export, is_of_transformers, learn_conversion
+from dcr.torch.conversion import (
+    CanonicalPart,
+    Export,
+    is_of_transformers,
+    learn_conversion,
+    run_export,
+    whole_tensor,
+)
 from dcr.torch.placement import Placement, Shards, shard_boxes, shards_of
 
 __all__ = ["CanonicalDtype", "SourceModel", "dtype_name", "source_shards", "state_tensors"]
+
+logger = logging.getLogger("dcr")
 
 CanonicalDtype = torch.dtype | Callable[[str, torch.dtype], torch.dtype] | None
 """What dtype the checkpoint has: one for all floating-point tensors, a function of a tensor's
@@ -237,6 +247,10 @@ class SourceModel:
     shapes and dtypes of the checkpoint that the model saves. Raises `Unsupported` by name for FSDP1
     and PEFT, for placements other than Shard and Replicate, for tensors that lie neither in host
     memory nor on CUDA devices, and where saving computes with values.
+
+    `export`, if it only moves elements, is learned once, over whole tensors. Else it is called for
+    each refit with the tensors that this rank holds, DTensors as they are, and what it makes of
+    them is what the rank holds of the checkpoint.
     """
 
     def __init__(
@@ -249,16 +263,43 @@ class SourceModel:
         self.model = unwrapped(model)
         refuse(model)
         self._dtype = dtype
-        tensors = state_tensors(self.model)
-        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-        conversion = learn_conversion(self.model, shapes, export)
+        self._export: Export | None = None
         self.canonical: list[tuple[str, str, tuple[int, ...]]] = []
         self._index: dict[str, int] = {}
         self._tasks: list[_Task] = []
         self._found: set[int] = set()
         self._staged: dict[torch.device, _core.StagedDevice] = {}  # that tensors lay on
+        tensors = state_tensors(self.model)
+        conversion = self._learn(tensors, export)
+        if conversion is None:
+            self._export = export
+            # Of copies, as nobody knows yet what it does to them.
+            tensors = self._exported({name: one.detach().clone() for name, one in tensors.items()})
+            conversion = {name: [whole_tensor(name, one.shape)] for name, one in tensors.items()}
+        self._sources = set(tensors)
         for name, tensor in tensors.items():
             self._add(name, tensor, tuple(conversion[name]))
+
+    @property
+    def computed(self) -> bool:
+        """Whether `storages` has what a user's function has computed, rather than the model's."""
+        return self._export is not None
+
+    def _learn(
+        self, tensors: Mapping[str, torch.Tensor], export: Export | None
+    ) -> dict[str, list[CanonicalPart]] | None:
+        """Where elements go; None where a user's function computes some."""
+        try:
+            return learn_conversion(self.model, tensors, export)
+        except Unsupported as error:
+            if export is None:
+                raise
+            logger.info("export is called for each refit, as it computes with values: %s", error)
+            return None
+
+    def _exported(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        assert self._export is not None
+        return dict(run_export(self._export, tensors))
 
     def _add(self, name: str, tensor: torch.Tensor, parts: tuple[CanonicalPart, ...]) -> None:
         for part in parts:
@@ -314,15 +355,22 @@ class SourceModel:
     def storages(self) -> "list[torch.Tensor | _core.DeviceBytes]":
         """The memory of this rank's tensors, looked up now: what was offloaded, resized or
         replaced is found where it is. On devices it is read when what the calling thread's current
-        stream has been given is done. Raises `Mismatch` naming a tensor that became another."""
+        stream has been given is done. Raises `Mismatch` naming a tensor that became another.
+
+        Where they are `computed`, they are so now, and whoever has them keeps them."""
         tensors = state_tensors(self.model)
         self._found = {id(tensor) for tensor in tensors.values()}
+        if self.computed:
+            tensors = self._exported({name: one.detach() for name, one in tensors.items()})
+            for name in tensors.keys() - self._sources:
+                raise Mismatch(f"export made {name}, which it had not made before", name)
         storages: list[torch.Tensor | _core.DeviceBytes] = []
         followed: set[torch.device] = set()
         for task in self._tasks:
             tensor = tensors.get(task.source)
             if tensor is None:
-                raise Mismatch(f"{task.source} is no longer in the model", task.source)
+                where = "made by export" if self.computed else "in the model"
+                raise Mismatch(f"{task.source} is no longer {where}", task.source)
             local = local_tensor(tensor)
             now = (local.dtype, tuple(local.shape), local.stride())
             then = (task.dtype, task.sizes, task.strides)
