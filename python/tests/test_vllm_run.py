@@ -78,6 +78,7 @@ def fresh(model: Path) -> Any:
 
 def same_process(run: Path, model: Path, saved: list[Path]) -> list[Any]:
     """An engine and a trainer in one process."""
+    import dcr.run
     import dcr.vllm
 
     llm = in_process(model, run, live_weights=True)
@@ -92,7 +93,15 @@ def same_process(run: Path, model: Path, saved: list[Path]) -> list[Any]:
         assert spans(generate(llm, PROMPT, 3)) == [(str(number), 0, 3)]
         found.append(state(llm))
         trained.save_pretrained(directory)
-    owner.close()
+    # The gate waits for this thread, which closes the run instead.
+    step(trained, len(saved))
+    owner.refit("nobody syncs", wait=False)
+    gate = llm.llm_engine.engine_core.engine_core._dcr_gate
+    while not gate._queue:
+        time.sleep(0.01)
+    began = time.monotonic()
+    dcr.run.Run(run).close()
+    assert time.monotonic() - began < dcr.run._CLOSE_SECONDS
     return found
 
 

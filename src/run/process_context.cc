@@ -61,7 +61,7 @@ Status create_run(const RunConfig& config) {
   DCR_ASSIGN(const std::unique_ptr<ProcessLock> creating,
              ProcessLock::open(join_path(config.directory, "creating.lock")));
   DCR_TRY(creating->lock(kCreateMs));
-  const Status opened = SqliteControl::open(store_of(config)).status();
+  Status opened = SqliteControl::open(store_of(config)).status();
   if (opened.code() != Code::kNotFound) return opened;
   RunId run{};
   fill_random(run);
