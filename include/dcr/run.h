@@ -13,7 +13,7 @@
 //   while (!receiver->find_owners(100)) {}                        // then trace with its tensors
 //   receiver->serve(*embedded_receiver);                          // until stop()
 //
-//   auto gate = dcr::RunGate::join(*run, "engine-0", {"engine-0.0"});
+//   auto gate = dcr::RunGate::join(*run, "engine-0", {.receivers = {"engine-0.0"}});
 //   while (auto work = gate->next(100)) …                         // close, drain, open
 //
 // Thread safety: each object's own comment says. Every object that has joined leaves the run when
@@ -168,8 +168,16 @@ class RunReceiver {
   std::unique_ptr<State> state_;
 };
 
+struct RunGateOptions {
+  std::vector<std::string> receivers;  // names of all of the engine's
+  // Requests that have not finished `drain_ms` (the run's settings) after the gate began to close
+  // are failed; else it goes on waiting for them.
+  bool fail_overdue = false;
+};
+
 // What a gate has done: everything of it is answered by RunGate::done.
 struct GateWork {
+  std::uint64_t number = 0;    // by which it is answered
   bool open = false;           // sets the label, drops caches, admits requests; or: closes
   std::string label;           // of what is committed, if it opens
   bool fail_requests = false;  // if it closes, rather than wait for requests that run
@@ -178,19 +186,20 @@ struct GateWork {
 // An engine's request gate in a run (DESIGN §8 rule 5). Thread-safe.
 class RunGate {
  public:
-  // Closed until the first work says otherwise. `receivers`: names of all of the engine's. Errors:
-  // kInvalidArgument without any; as RunReceiver::join.
+  // Closed until the first work says otherwise. Errors: kInvalidArgument without receivers; as
+  // RunReceiver::join.
   static Result<std::unique_ptr<RunGate>> join(RunSession& run, const std::string& engine,
-                                               std::vector<std::string> receivers);
+                                               RunGateOptions options);
   ~RunGate();
   RunGate(const RunGate&) = delete;
   RunGate& operator=(const RunGate&) = delete;
 
-  // The next thing to do; nothing if none came within `wait_ms`. One at a time.
+  // The next thing to do; nothing if none came within `wait_ms`. One that fails requests comes
+  // while one that waits for them is not done yet; anything else, after what came before is done.
   std::optional<GateWork> next(std::uint64_t wait_ms);
   // It is done: closed, with no request running and none that could begin; or open. An error of
   // what was to open keeps the gate closed, with that reason.
-  void done(const Status& status);
+  void done(const GateWork& work, const Status& status);
 
   // Why it is not open; empty: it is.
   std::string closed_because();

@@ -15,8 +15,8 @@ import sysconfig
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -126,7 +126,8 @@ def _close_sessions() -> None:
 
 
 class GateAgent(Protocol):
-    """What admits requests to an engine. Called on one thread, one call at a time.
+    """What admits requests to an engine. Called on threads of the gate's, one call at a time but
+    for `close(True)`, which comes while a `close(False)` waits for requests.
 
     It may have `refused(reason)` too, which is called when the gate cannot open any more, for one
     of the engine's receivers takes no part; and with "" if it can again.
@@ -135,7 +136,8 @@ class GateAgent(Protocol):
     def close(self, fail_requests: bool) -> None:
         """Returns when no request is computed and none can be until `open`.
 
-        `fail_requests`: end those that run rather than wait for them.
+        `fail_requests`: end those that run rather than wait for them. It comes only to gates with
+        `fail_overdue`.
         """
 
     def open(self, label: str) -> None:
@@ -216,9 +218,20 @@ class Run:
         """
         return Coordinator(self, name)
 
-    def gate(self, engine: str, *, receivers: Sequence[str], agent: GateAgent) -> "Gate":
-        """Joins as the request gate of an engine, which has these receivers."""
-        return Gate(self, engine, receivers, agent)
+    def gate(
+        self,
+        engine: str,
+        *,
+        receivers: Sequence[str],
+        agent: GateAgent,
+        fail_overdue: bool = False,
+    ) -> "Gate":
+        """Joins as the request gate of an engine, which has these receivers.
+
+        `fail_overdue`: requests that have not finished `drain_ms` (of the run's settings) after the
+        gate began to close are failed; else it goes on waiting for them.
+        """
+        return Gate(self, engine, receivers, agent, fail_overdue)
 
     def receiver(
         self,
@@ -292,11 +305,18 @@ class Gate:
     """An engine's request gate: has its agent close and open as the run goes on.
 
     Starts closed, which the agent is told before anything else, by the thread that makes the gate.
-    From then on a thread of the gate's own calls the agent.
+    From then on threads of the gate's own call the agent.
     After `close` the engine goes on with what it has, and the run knows nothing of it.
     """
 
-    def __init__(self, run: Run, engine: str, receivers: Sequence[str], agent: GateAgent) -> None:
+    def __init__(
+        self,
+        run: Run,
+        engine: str,
+        receivers: Sequence[str],
+        agent: GateAgent,
+        fail_overdue: bool = False,
+    ) -> None:
         self.engine = engine
         self._failure = ""  # of the agent's last call
         self.refusal = ""
@@ -304,19 +324,42 @@ class Gate:
         self._look_at = 0.0
         self._agent = agent
         agent.close(False)  # receivers are told that it is closed as soon as there is a gate
-        self._core = _core.RunGate(run.core, engine, list(receivers))
+        self._core = _core.RunGate(run.core, engine, list(receivers), fail_overdue=fail_overdue)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._serve, name=f"dcr-gate-{engine}", daemon=True)
         self._thread.start()
         run.join(self)
 
     def _serve(self) -> None:
-        try:
+        with self._ends_if_it_fails():
             while not self._closing.is_set():
                 work = self._core.next(_WAIT_SECONDS)
                 if work is not None:
-                    self._core.done(self._do(*work))
+                    self._begin(*work)
                 self._tell_refusal()
+
+    def _begin(self, number: int, opens: bool, label: str, fail_requests: bool) -> None:
+        if opens or fail_requests:
+            return self._answer(number, opens, label, fail_requests)
+        # It may take long, and what fails the requests comes meanwhile.
+        threading.Thread(
+            target=self._answer_aside,
+            args=(number, opens, label, fail_requests),
+            name=f"dcr-gate-{self.engine}-closes",
+            daemon=True,
+        ).start()
+
+    def _answer(self, number: int, opens: bool, label: str, fail_requests: bool) -> None:
+        self._core.done(number, self._do(opens, label, fail_requests))
+
+    def _answer_aside(self, *work: Any) -> None:
+        with self._ends_if_it_fails():
+            self._answer(*work)
+
+    @contextmanager
+    def _ends_if_it_fails(self) -> Iterator[None]:
+        try:
+            yield
         except BaseException as error:
             if not self._closing.is_set():
                 logger.error("%s: the gate stays as it is: %s", self.engine, error, exc_info=True)

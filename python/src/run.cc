@@ -169,19 +169,22 @@ class PythonRunReceiver : public Handle<RunReceiver> {
 
 class PythonRunGate : public Handle<RunGate> {
  public:
-  PythonRunGate(PythonRun& run, const std::string& engine, std::vector<std::string> receivers)
-      : Handle("the gate", join(run, engine, std::move(receivers))) {}
+  PythonRunGate(PythonRun& run, const std::string& engine, std::vector<std::string> receivers,
+                bool fail_overdue)
+      : Handle("the gate", join(run, engine, {std::move(receivers), fail_overdue})) {}
 
-  std::optional<std::tuple<bool, std::string, bool>> next(double seconds) {
+  std::optional<std::tuple<std::uint64_t, bool, std::string, bool>> next(double seconds) {
     const std::shared_ptr<RunGate> gate = core();
     const nb::gil_scoped_release release;
     const std::optional<GateWork> work = gate->next(wait_ms(seconds));
     if (!work) return std::nullopt;
-    return std::tuple(work->open, work->label, work->fail_requests);
+    return std::tuple(work->number, work->open, work->label, work->fail_requests);
   }
 
-  void done(const std::optional<std::string>& failure) {
-    core()->done(failure ? Status(Code::kUnavailable, *failure) : Status());
+  void done(std::uint64_t number, const std::optional<std::string>& failure) {
+    GateWork work;
+    work.number = number;
+    core()->done(work, failure ? Status(Code::kUnavailable, *failure) : Status());
   }
 
   std::string refusal() {
@@ -198,9 +201,9 @@ class PythonRunGate : public Handle<RunGate> {
 
  private:
   static std::unique_ptr<RunGate> join(PythonRun& run, const std::string& engine,
-                                       std::vector<std::string> receivers) {
+                                       RunGateOptions options) {
     const std::shared_ptr<RunSession> session = run.core();
-    return without_gil([&] { return RunGate::join(*session, engine, std::move(receivers)); });
+    return without_gil([&] { return RunGate::join(*session, engine, std::move(options)); });
   }
 };
 
@@ -261,11 +264,13 @@ void bind_members(nb::module_& module) {
   forbid_pickling(receiver);
 
   nb::class_<PythonRunGate> gate(module, "RunGate", "An engine's request gate in a run.");
-  gate.def(nb::init<PythonRun&, const std::string&, std::vector<std::string>>(), nb::arg("run"),
-           nb::arg("engine"), nb::arg("receivers"), nb::keep_alive<1, 2>());
+  gate.def(nb::init<PythonRun&, const std::string&, std::vector<std::string>, bool>(),
+           nb::arg("run"), nb::arg("engine"), nb::arg("receivers"), nb::kw_only(),
+           nb::arg("fail_overdue") = false, nb::keep_alive<1, 2>());
   gate.def("next", &PythonRunGate::next, nb::arg("seconds"),
-           "(open, label, fail requests), or None; waits for a tenth of a second at most.");
-  gate.def("done", &PythonRunGate::done, nb::arg("failure").none() = nb::none(),
+           "(number, open, label, fail requests), or None; waits for a tenth of a second at most. "
+           "One that fails requests comes while one that waits for them is not done.");
+  gate.def("done", &PythonRunGate::done, nb::arg("number"), nb::arg("failure").none() = nb::none(),
            "Answers what next() gave.");
   gate.def("closed_because", &PythonRunGate::closed_because, "Why it is not open; empty: it is.");
   gate.def("refusal", &PythonRunGate::refusal,

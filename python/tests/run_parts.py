@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,13 @@ def digest(model: torch.nn.Module) -> str:
         found.update(name.encode())
         found.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
     return found.hexdigest()
+
+
+def wait_until(true: Callable[[], bool], state: Callable[[], object] = lambda: "") -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not true():
+        assert time.monotonic() < deadline, state()
+        time.sleep(0.01)
 
 
 class LabelAgent:

@@ -60,9 +60,15 @@ class Run:
     def __init__(self, path: str) -> None:
         self._path = path
 
-    def gate(self, engine: str, *, receivers: Sequence[str], agent: Any) -> Gate:
+    def gate(
+        self, engine: str, *, receivers: Sequence[str], agent: Any, fail_overdue: bool
+    ) -> Gate:
         commands = {"close": agent.close, "open": agent.open, "refused": agent.refused}
-        facts = {"receivers": list(receivers), "pid": os.getpid()}
+        facts = {
+            "receivers": list(receivers),
+            "fail_overdue": fail_overdue,
+            "pid": os.getpid(),
+        }
         return Gate(addressed(self._path, "gate-" + engine), commands, facts)
 
     def receiver(

@@ -29,6 +29,7 @@ from run_parts import (
     processes,
     run_directory,
     step,
+    wait_until,
 )
 
 
@@ -167,6 +168,49 @@ def test_an_engine_dies_while_it_applies(directory: Path) -> None:
     assert owner.refit("2").mode == "mixed"
     assert survivor.wait_for("2") == again.wait_for("2") == digest(model)
     assert (survivor.end(), again.end()) == (0, 0)
+
+
+class BusyAgent(LabelAgent):
+    """An engine with a request that runs until it is finished, or failed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.finished = threading.Event()
+        self.failed = False
+
+    def close(self, fail_requests: bool) -> None:
+        if fail_requests:
+            self.failed = True
+            self.finished.set()
+        if self.label is not None:
+            assert self.finished.wait(60)
+        super().close(fail_requests)
+
+
+@pytest.mark.parametrize("fail_overdue", [True, False])
+def test_requests_that_do_not_drain(directory: Path, fail_overdue: bool) -> None:
+    directory.mkdir(mode=0o700)
+    (directory / "settings.toml").write_text("[waits]\ndrain_ms = 300\n")
+    run = dcr.run.Run(directory)
+    agent, model = BusyAgent(), Net(1)
+    run.gate("busy", receivers=["busy.0"], agent=agent, fail_overdue=fail_overdue)
+    run.receiver("busy.0", engine="busy", model=model)
+    trained = Net(2)
+    owner = dcr.torch.Owner(trained, run=directory)
+    owner.refit("first")
+    wait_until(lambda: agent.label == "first")
+    held = digest(model)
+    step(trained, 1)
+    handle = owner.refit("second", wait=False)
+    if not fail_overdue:
+        time.sleep(1)
+        assert not handle.done() and not agent.failed
+        assert agent.label == "first" and digest(model) == held  # nothing is written beneath it
+        agent.finished.set()
+    assert handle.result().version == 2
+    wait_until(lambda: agent.label == "second")
+    assert agent.failed == fail_overdue
+    assert digest(model) == digest(trained) != held
 
 
 def test_the_coordinator_is_killed_and_comes_back(directory: Path) -> None:

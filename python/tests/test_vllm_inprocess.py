@@ -124,10 +124,43 @@ def check_users(llm: Any, run: Path) -> None:
     assert "use level 1" in refused(llm.sleep, level=2)
     assert "the trainer's refit()" in refused(llm.start_weight_update)
     llm.sleep(level=1)
-    with pytest.raises(RuntimeError, match=r"sleeps at level 1: wake_up\(\) first"):
-        closed(llm, run)
+    asleep = r"sleeps at level 1: wake_up\(\) first"
+    call = Aside(tell, run, "gate-engine", "close", False)
+    with pytest.raises(dcr.errors.Unsupported, match=asleep):
+        dcr.vllm.sync(llm, label="never")
+    with pytest.raises(RuntimeError, match=asleep):
+        call.result()
     llm.wake_up()
     assert dcr.vllm.sync(llm) == "v3"
+
+
+def waiting(run: Path, model: Path) -> None:
+    """An engine whose requests are to finish before a refit."""
+    import dcr.vllm
+
+    llm = in_process(model, run, live_weights=True, pause="wait", drain_overdue="abort")
+    assert tell(run, "gate-engine", "facts")["fail_overdue"]
+    opened(llm, run, "v0")
+    engine = llm.llm_engine
+    engine.add_request("running", {"prompt_token_ids": SHORT}, sampling(6))
+    engine.step()
+    call = Aside(tell, run, "gate-engine", "close", False)
+    with pytest.raises(dcr.errors.Unavailable, match="in flight.*step the engine until they have"):
+        dcr.vllm.sync(llm, label="v1")
+    with pytest.raises(RuntimeError, match="in flight"):
+        call.result()  # the run asks again
+    outputs = []
+    while engine.has_unfinished_requests():
+        outputs += engine.step()
+    assert spans(outputs[-1]) == [("v0", 0, 6)]
+    closed(llm, run)
+    opened(llm, run, "v1")
+    assert spans(generate(llm, SHORT, 2)) == [("v1", 0, 2)]
+    engine.add_request("overdue", {"prompt_token_ids": SHORT}, sampling(6))
+    engine.step()
+    closed(llm, run, fail_requests=True)
+    (output,) = engine.step()
+    assert output.finished and output.outputs[0].finish_reason == "abort"
 
 
 def check_abort(llm: Any, run: Path) -> None:
@@ -196,3 +229,8 @@ def test_engine_answers_with_the_weights_that_it_says(tmp_path: Path) -> None:
     assert found["v0"]["long"] == expected[0]["long"]
     assert found["v1"] == expected[1]  # the long prompt's blocks were cached under v0
     assert found["v2"] == expected[0]
+
+
+def test_requests_finish_before_a_refit(tmp_path: Path) -> None:
+    (model,) = make_model(tmp_path, 1)
+    Child(waiting, tmp_path, model).result()

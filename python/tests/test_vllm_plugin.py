@@ -96,11 +96,11 @@ def made(config: Any) -> DcrWeightTransferEngine:
 
 def test_names(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Settings.of(config) == Settings(
-        "somewhere", f"engine-{config.instance_id}", "keep", False
+        "somewhere", f"engine-{config.instance_id}", "keep", "wait", False
     )
     monkeypatch.setenv("DCR_RUN", "/elsewhere")
     monkeypatch.setattr(config, "additional_config", {"dcr": {"engine": "left", "pause": "wait"}})
-    assert Settings.of(config) == Settings("/elsewhere", "left", "wait", False)
+    assert Settings.of(config) == Settings("/elsewhere", "left", "wait", "wait", False)
     monkeypatch.setattr(config, "additional_config", {"other": 1})
     assert Settings.of(config).run == "/elsewhere"
     # A rank of a dense model under data parallelism is an engine of its own.
@@ -113,8 +113,12 @@ def test_names(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     ("keys", "said"),
     [
         ({"run": "r", "pasue": "keep"}, "no key 'pasue': did you mean 'pause'?"),
-        ({"run": "r", "zzz": 1}, "no key 'zzz': It has run, engine, pause, live_weights"),
+        (
+            {"run": "r", "zzz": 1},
+            "no key 'zzz': It has run, engine, pause, drain_overdue, live_weights",
+        ),
         ({"run": "r", "pause": "drop"}, "'drop', none of keep, wait, abort"),
+        ({"run": "r", "drain_overdue": "keep"}, "'keep', none of wait, abort"),
         ({"run": "r", "live_weights": 1}, "is no boolean"),
         ({"run": "r", "engine": "a b"}, "'a b' must be 1 to 58 letters"),
         ({"run": "r", "engine": "a" * 59}, "must be 1 to 58 letters"),

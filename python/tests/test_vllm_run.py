@@ -1,5 +1,6 @@
 """From a trainer to vLLM's engines through a run: what a user writes, and nothing else."""
 
+import asyncio
 import hashlib
 import time
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 from run_parts import run_directory
+from test_vllm_processes import Request, engine_of, fork_engines
 from vllm_engines import (
     Aside,
     Child,
@@ -24,6 +26,7 @@ needs_vllm()
 
 REAL = {"SCRIPTED": "0"}
 PROMPT = list(range(3, 103))
+LONG = 900  # tokens: longer than gates may take to close
 
 
 @pytest.fixture
@@ -160,6 +163,42 @@ def llm(run: Path, model: Path) -> None:
     assert handle.result().version == 3
     assert spans(generate(engine, PROMPT, 3)) == [("third", 0, 3)]
     owner.close()
+
+
+def draining(run: Path, model: Path, overdue: str) -> None:
+    """`AsyncLLM` with a request that takes longer than gates may take to close."""
+    fork_engines()
+
+    async def check() -> None:
+        dcr = {"live_weights": True, "pause": "wait", "drain_overdue": overdue}
+        engine = engine_of(run, model, {}, max_model_len=1024, **dcr)
+        trained, owner = trainer(model, run)
+        await asyncio.to_thread(owner.refit, "first")
+        request = Request(engine, "request", LONG)
+        await request.has(3)
+        step(trained, 1)
+        result = await asyncio.to_thread(owner.refit, "second")
+        assert result.version == 2
+        one = (await request.task).outputs[0]
+        if overdue == "abort":
+            assert one.finish_reason == "abort", one.finish_reason
+            assert 3 <= len(one.token_ids) < LONG
+        else:
+            assert one.finish_reason == "length" and len(one.token_ids) == LONG
+        assert spans(request.output) == [("first", 0, len(one.token_ids))]
+        assert spans(await Request(engine, "next", 4).task) == [("second", 0, 4)]
+        owner.close()
+        engine.shutdown()
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("overdue", ["abort", "wait"])
+def test_requests_that_do_not_drain(run: Path, tmp_path: Path, overdue: str) -> None:
+    run.mkdir(mode=0o700)
+    (run / "settings.toml").write_text("[waits]\ndrain_ms = 100\n")
+    (model,) = make_model(tmp_path, 1)
+    Child(draining, run, model, overdue, **REAL).result()
 
 
 def test_in_process(run: Path, tmp_path: Path) -> None:

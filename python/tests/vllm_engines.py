@@ -49,6 +49,9 @@ EXPERTS: dict[str, Any] = {
 }
 
 
+OWN = ("dtype", "block_size", "load_format", "max_model_len")
+
+
 def needs_vllm() -> None:
     for module in ("torch", "transformers", "vllm"):
         pytest.importorskip(module, reason=f"{module} is not installed")
@@ -176,14 +179,14 @@ def in_process(model: Path, run: Path | None, **more: Any) -> Any:
 
 
 def arguments(model: Path, run: Path | None, **dcr: Any) -> dict[str, Any]:
-    """What an engine is made with. `dtype` and `block_size` are its own, the rest the backend's."""
+    """What an engine is made with. Those of `OWN` are its own, the rest the backend's."""
     values: dict[str, Any] = {
         "model": str(model),
         "skip_tokenizer_init": True,
         "enforce_eager": True,
         "dtype": "bfloat16",
         "max_model_len": 512,
-        **{key: dcr.pop(key) for key in ("dtype", "block_size") if key in dcr},
+        **{key: dcr.pop(key) for key in OWN if key in dcr},
     }
     if run is not None:
         values["weight_transfer_config"] = {"backend": "dcr"}

@@ -1,3 +1,4 @@
+#include <map>
 #include <utility>
 
 #include "api/run_state.h"
@@ -15,8 +16,8 @@ constexpr std::uint64_t kAnswerMs = 500;
 struct RunGate::State {
   using Loop = EndpointLoop<Gate, GateEvent, GateEffect>;
 
-  State(std::unique_ptr<RunMember> of, std::vector<std::string> names)
-      : member(std::move(of)), receivers(std::move(names)) {}
+  State(std::unique_ptr<RunMember> of, RunGateOptions chosen)
+      : member(std::move(of)), options(std::move(chosen)) {}
   ~State() {
     member->stop();
     thread.reset();
@@ -31,14 +32,16 @@ struct RunGate::State {
   };
 
   const std::unique_ptr<RunMember> member;
-  const std::vector<std::string> receivers;
+  const RunGateOptions options;
   std::unique_ptr<Mailbox> mailbox;
   std::unique_ptr<Loop> loop;
   EventQueue<Asked> asked;
   std::mutex mutex;
-  std::optional<Asked> taken;        // by next(); guarded by mutex
-  Status failure;                    // that the loop has ended with; guarded by mutex
-  std::unique_ptr<Executor> thread;  // the loop's
+  std::uint64_t works = 0;  // so far; of the loop's thread
+  // Guarded by mutex.
+  std::map<std::uint64_t, Asked> taken;  // by next(), and not done
+  Status failure;                        // that the loop has ended with
+  std::unique_ptr<Executor> thread;      // the loop's
 };
 
 Status RunGate::State::start() {
@@ -49,11 +52,12 @@ Status RunGate::State::start() {
   thread->submit([this] {
     const Status status = loop->run(
         [this] {
-          GateOptions options;
-          options.engine = member->name();
-          options.receivers = receivers;
-          options.waits = member->context().config().waits;
-          return Gate(std::move(options));
+          GateOptions machine;
+          machine.engine = member->name();
+          machine.receivers = options.receivers;
+          if (options.fail_overdue) machine.drain_overdue = GateOptions::DrainOverdue::kAbort;
+          machine.waits = member->context().config().waits;
+          return Gate(std::move(machine));
         },
         [this](const GateEffect& effect, const Loop::Post& post) { begin(effect, post); });
     if (status.code() == Code::kCancelled) return;
@@ -66,6 +70,7 @@ Status RunGate::State::start() {
 
 void RunGate::State::begin(const GateEffect& effect, const Loop::Post& post) {
   GateWork work;
+  work.number = ++works;
   if (const auto* const opening = std::get_if<OpenFor>(&effect)) {
     work.open = true;
     work.label = opening->committed.label;
@@ -81,11 +86,11 @@ RunGate::RunGate(std::unique_ptr<State> state) : state_(std::move(state)) {}
 RunGate::~RunGate() = default;
 
 Result<std::unique_ptr<RunGate>> RunGate::join(RunSession& run, const std::string& engine,
-                                               std::vector<std::string> receivers) {
-  if (receivers.empty()) return Status(Code::kInvalidArgument, engine + " has no receiver");
+                                               RunGateOptions options) {
+  if (options.receivers.empty()) return Status(Code::kInvalidArgument, engine + " has no receiver");
   DCR_ASSIGN(std::unique_ptr<RunMember> member,
              RunMember::enter(run.state(), engine, Role::kGate, ""));
-  auto state = std::make_unique<State>(std::move(member), std::move(receivers));
+  auto state = std::make_unique<State>(std::move(member), std::move(options));
   DCR_TRY(state->start());
   return std::make_unique<RunGate>(std::move(state));
 }
@@ -93,22 +98,25 @@ Result<std::unique_ptr<RunGate>> RunGate::join(RunSession& run, const std::strin
 std::optional<GateWork> RunGate::next(std::uint64_t wait_ms) {
   std::optional<State::Asked> asked = state_->asked.pop(wait_ms);
   if (!asked) return std::nullopt;
+  GateWork work = asked->work;
   const std::lock_guard<std::mutex> lock(state_->mutex);
-  state_->taken = std::move(asked);
-  return state_->taken->work;
+  state_->taken.emplace(work.number, std::move(*asked));
+  return work;
 }
 
-void RunGate::done(const Status& status) {
-  std::optional<State::Asked> taken;
+void RunGate::done(const GateWork& work, const Status& status) {
+  State::Asked taken;
   {
     const std::lock_guard<std::mutex> lock(state_->mutex);
-    taken = std::exchange(state_->taken, std::nullopt);
+    const auto found = state_->taken.find(work.number);
+    if (found == state_->taken.end()) return;
+    taken = std::move(found->second);
+    state_->taken.erase(found);
   }
-  if (!taken) return;
   GateWorkDone done;
-  done.opened = taken->work.open;
+  done.opened = taken.work.open;
   done.status = status;
-  taken->post(done);
+  taken.post(done);
 }
 
 std::string RunGate::refusal() {

@@ -29,7 +29,8 @@ class _Job:
     """Work for the engine's thread. It may go on after the call, until the future that it returns
     is done."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, closes: bool) -> None:
+        self.closes = closes
         self._work = work
         self.future: Future[None] = Future()
 
@@ -86,12 +87,12 @@ class EngineGate:
         unless the requests that were kept are to fail now."""
         if self._closed and not fail_requests:
             return  # an in-process engine needn't be called for this
-        self._run(lambda: self._begin_close(fail_requests))
+        self._run(lambda: self._begin_close(fail_requests), closes=True)
 
     def open(self, label: str) -> None:
         """Shows the label, forgets what was computed with other weights, and lets requests run."""
         try:
-            self._run(lambda: self._open(str(label)))
+            self._run(lambda: self._open(str(label)), closes=False)
             _log.info("Engine %s is open at %r", self.settings.engine, label)
         except Exception as error:
             _log.warning("Engine %s stays closed: %s", self.settings.engine, error)
@@ -100,10 +101,10 @@ class EngineGate:
     def refused(self, why: str) -> None:
         """The engine can never open, and why; or it may again (""). Requests that would wait for it
         end with an error."""
-        self._run(lambda: self._take_refusal(why))
+        self._run(lambda: self._take_refusal(why), closes=False)
 
-    def _run(self, work: Work) -> None:
-        job = _Job(work)
+    def _run(self, work: Work, *, closes: bool) -> None:
+        job = _Job(work, closes)
         with self._lock:
             if self._ended:
                 raise Cancelled(f"engine {self.settings.engine} has ended")
@@ -302,7 +303,12 @@ def start(gate: EngineGate) -> None:
     receivers = gate.core.collective_rpc(start_receiver, args=(settings.engine,))
     run = Run(settings.run)
     _log.info("Engine %s is closed until a refit of %s opens it", settings.engine, settings.run)
-    gate.handle = run.gate(settings.engine, receivers=receivers, agent=gate)
+    gate.handle = run.gate(
+        settings.engine,
+        receivers=receivers,
+        agent=gate,
+        fail_overdue=settings.drain_overdue == "abort",
+    )
 
 
 def attach(core: Any) -> None:

@@ -46,9 +46,11 @@ class InprocessGate(EngineGate):
         while True:
             while self._queue:
                 # Ctrl-C between any two of these leaves the job where it is, or done.
-                if not self._queue[0].future.done():
-                    self._queue[0]()
+                job = self._queue[0]
+                if not job.future.done():
+                    job()
                 self._queue.popleft()
+                self._raise_what_closing_raised(job)
             if self._ended:
                 raise Cancelled(f"engine {self.settings.engine} has ended")
             if not self._closed and label in (None, self.label):
@@ -65,6 +67,14 @@ class InprocessGate(EngineGate):
             with self._changed:
                 if not self._queue:
                     self._changed.wait(_SLICE_S)
+
+    def _raise_what_closing_raised(self, job: _Job) -> None:
+        """Only the user can do something about it: the gate would ask again and again."""
+        if not job.closes or self._ended:
+            return
+        error = job.future.exception(0)
+        if error is not None:
+            raise error
 
     def _post(self, job: _Job) -> None:
         with self._changed:

@@ -12,6 +12,7 @@ from dcr.errors import InvalidArgument, Unsupported
 from dcr.vllm import plugin
 
 PAUSES = ("keep", "wait", "abort")
+OVERDUE = ("wait", "abort")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -22,6 +23,7 @@ class Settings:
     run: str  # the run's directory or file; by default $DCR_RUN
     engine: str  # the engine's name in the run
     pause: str = "keep"  # what closing the gate does to requests in flight
+    drain_overdue: str = "wait"  # what becomes of requests that have not finished after drain_ms
     live_weights: bool = False  # keep weights that vLLM's CPU build packs as they were loaded
 
     @classmethod
@@ -50,16 +52,23 @@ class Settings:
                 'no run: set additional_config={"dcr": {"run": DIR}} or the environment variable '
                 "DCR_RUN"
             )
-        pause = given.get("pause", cls.pause)
-        if pause not in PAUSES:
-            raise InvalidArgument(
-                f'additional_config["dcr"]["pause"] is {pause!r}, none of {", ".join(PAUSES)}'
-            )
+        pause = _one_of(given, "pause", PAUSES, cls.pause)
+        drain_overdue = _one_of(given, "drain_overdue", OVERDUE, cls.drain_overdue)
         live_weights = given.get("live_weights", cls.live_weights)
         if not isinstance(live_weights, bool):
             raise InvalidArgument('additional_config["dcr"]["live_weights"] is no boolean')
         engine = given.get("engine") or f"engine-{vllm_config.instance_id}"
-        return cls(os.fspath(run), _engine_name(engine, vllm_config), pause, live_weights)
+        name = _engine_name(engine, vllm_config)
+        return cls(os.fspath(run), name, pause, drain_overdue, live_weights)
+
+
+def _one_of(given: Mapping[str, Any], key: str, values: tuple[str, ...], default: str) -> str:
+    value: str = given.get(key, default)
+    if value not in values:
+        raise InvalidArgument(
+            f'additional_config["dcr"]["{key}"] is {value!r}, none of {", ".join(values)}'
+        )
+    return value
 
 
 def _engine_name(engine: object, vllm_config: Any) -> str:
