@@ -93,6 +93,7 @@ Swarm draw_swarm(Prng& prng) {
   draw_world(prng, &swarm);
   swarm.faulty = !one_in(prng, 12);
   swarm.changes_candidate = one_in(prng, 2) ? 0 : 300;
+  swarm.audits = one_in(prng, 2);
   if (!swarm.faulty) return swarm;
   if (one_in(prng, 2)) {
     swarm.lose = frequency(prng);
@@ -135,11 +136,12 @@ std::string Swarm::text() const {
          number("store_refuses", store_refuses) + number("store_corrupts", store_corrupts) +
          number("store_tears", store_tears) + number("store_late", store_late) +
          number("open_fails", open_fails) + number("long_requests", long_requests) +
-         number("other_bases", other_bases ? 1 : 0) + number("sudden_max", sudden_max) +
-         number("crashes", crashes ? 1 : 0) + number("pauses", pauses ? 1 : 0) +
-         number("partitions", partitions ? 1 : 0) + number("slowness", slowness ? 1 : 0) +
-         number("aborts", aborts ? 1 : 0) + number("asks_outcomes", asks_outcomes ? 1 : 0) +
-         number("faults_last", faults_last) + number("continuous", continuous ? 1 : 0);
+         number("other_bases", other_bases ? 1 : 0) + number("audits", audits ? 1 : 0) +
+         number("sudden_max", sudden_max) + number("crashes", crashes ? 1 : 0) +
+         number("pauses", pauses ? 1 : 0) + number("partitions", partitions ? 1 : 0) +
+         number("slowness", slowness ? 1 : 0) + number("aborts", aborts ? 1 : 0) +
+         number("asks_outcomes", asks_outcomes ? 1 : 0) + number("faults_last", faults_last) +
+         number("continuous", continuous ? 1 : 0);
 }
 
 }  // namespace dcr

@@ -29,6 +29,7 @@ struct Swarm {
   std::uint64_t credit_bytes = 0;
   std::uint32_t window_payloads = 0;
   bool post_drains_fail = false;  // DrainOverdue::kAbort
+  bool audits = false;            // receivers without the base compare what they first get
   Waits waits;
   Microseconds latency_min = 0, latency_max = 0;  // of messages, calls and objects
   Microseconds work_max = 0;                      // of a piece of work

@@ -26,6 +26,7 @@ void ReceiverProcess::begin() {
     options.owners.push_back("owner-" + std::to_string(rank));
   }
   options.base_loaded = base_.has_value();
+  options.audit = swarm.audits && !options.base_loaded;
   base_weights_ = base_.value_or(0);
   options.credit_payloads = swarm.credit_payloads;
   options.credit_bytes = swarm.credit_bytes;
@@ -148,6 +149,9 @@ ReceiverWorkDone ReceiverProcess::carry_out_now(const ReceiverEffect& work) {
     const Result<ReceiverCounts> counts = receiver.finish();
     done.status = counts.status();
     if (counts.ok()) done.counts = *counts;
+    if (counts.ok() && counts->different > 0) {
+      world_.fail(name() + " audits other words than were sent to it");
+    }
   } else {
     done.kind = ReceiverWorkDone::Kind::kStopApplying;
     done.stream = std::get<StopApplying>(work).stream;

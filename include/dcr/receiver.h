@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -84,7 +85,9 @@ struct ReceiverCounts {
   std::uint64_t entries = 0;       // canonical elements that came, those for other ranks too
   std::uint64_t destinations = 0;  // words that they reached here ("emitted destinations")
   std::uint64_t different = 0;     // kVerify: of those, the ones whose resident bits differ
-  std::uint64_t checked = 0;       // words that the post-apply checks compared
+  // kVerify: of the tensors that have such words the first one by name.
+  std::optional<std::uint32_t> different_tensor = {};
+  std::uint64_t checked = 0;  // words that the post-apply checks compared
 };
 
 // Parameters in this process's host memory. It, HostStorages and their likes for devices

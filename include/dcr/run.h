@@ -124,6 +124,16 @@ class RunOwner {
   std::unique_ptr<State> state_;
 };
 
+struct ServeOptions {
+  // Called on a thread of the receiver's whenever an attempt's or a restore's payloads are all
+  // applied, before it says so; an error fails the attempt; may be empty.
+  std::function<Status()> applied = {};
+  // Nothing has shown yet that what is written to the parameters stays what it is: what first
+  // brings everything is taken a second time, in ApplyMode::kVerify, before the receiver says that
+  // it has it. A word that differs keeps the gate closed, with the tensor named.
+  bool audit = false;
+};
+
 // A serving rank's receiver in a run. Thread-safe, but for one thread at a time in find_owners()
 // and serve().
 class RunReceiver {
@@ -145,11 +155,9 @@ class RunReceiver {
   // Takes part with a receiver that was made for these tensors and boxes, and prewarmed: restores
   // what is committed, joins, applies. Returns when other owners with other tensors have come (OK),
   // and after stop() (kCancelled); it has left the run then. To trace anew is only safe while the
-  // engine cannot be serving, as !has_applied() shows. `applied` is called on a thread of the
-  // receiver's whenever an attempt's or a restore's payloads are all applied, before it says so; an
-  // error fails the attempt; may be empty. Errors: kUnsupported naming a tensor that was refused,
-  // and why; kInvalidArgument before find_owners() was true.
-  Status serve(EmbeddedReceiver& receiver, const std::function<Status()>& applied = {});
+  // engine cannot be serving, as !has_applied() shows. Errors: kUnsupported naming a tensor that
+  // was refused, and why; kInvalidArgument before find_owners() was true.
+  Status serve(EmbeddedReceiver& receiver, const ServeOptions& options = {});
   // Takes no part, and says why to the engine's gate, which stays closed, to the coordinators, so
   // that no refit waits for it, and to whoever asks how it stands. Returns after stop()
   // (kCancelled). Errors: as join.

@@ -249,7 +249,9 @@ class Run:
 
         `load_weights` and `never_loaded` are `dcr.torch.ModelReceiver`'s. `base`: the checkpoint's
         directory that the module was loaded from; before it takes part for the first time, its
-        parameters are compared with what its loader makes of that. `before_prewarm` is
+        parameters are compared with what its loader makes of that; where there is none, or it has
+        other tensors, the first weights that come whole are compared with the parameters once
+        they are written. `before_prewarm` is
         called before the loader is traced, and may raise what makes this module no receiver.
         `after_apply` is called when the changes of an attempt are all applied.
         """
@@ -258,16 +260,16 @@ class Run:
 
         def make(
             tensors: Sequence[Tensor], boxes: Sequence[Sequence[Box]]
-        ) -> _core.EmbeddedReceiver:
+        ) -> tuple[_core.EmbeddedReceiver, bool]:
             from dcr.torch.checkpoint import CheckpointTensors
             from dcr.torch.receiver import traced_receiver
 
             if before_prewarm is not None:
                 before_prewarm()
             audited = CheckpointTensors(os.fspath(loaded[0])) if loaded else None
-            traced = traced_receiver(model, tensors, load_weights, boxes, never, audited)
+            made = traced_receiver(model, tensors, load_weights, boxes, never, audited)
             loaded.clear()  # from now on it holds what refits bring
-            return traced
+            return made
 
         return Receiver(self, name, engine, make, after_apply)
 
@@ -433,9 +435,10 @@ class Receiver:
     """A serving rank's receiver: traces when owners are there, then takes part until it is closed.
 
     `make(tensors, boxes)` makes a receiver that has traced, for tensors (name, dtype, shape) that
-    owners have published; it is called on the receiver's own thread, while the engine's gate has
-    never been open. When owners with other tensors come later, the receiver ends. What is raised
-    ends it, too, and is what `status` says. `after_apply` is called on another thread of its own.
+    owners have published, and says whether it was audited; it is called on the receiver's own
+    thread, while the engine's gate has never been open. When owners with other tensors come later,
+    the receiver ends. What is raised ends it, too, and is what `status` says. `after_apply` is
+    called on another thread of its own.
     """
 
     def __init__(
@@ -443,7 +446,9 @@ class Receiver:
         run: Run,
         name: str,
         engine: str,
-        make: Callable[[Sequence[Tensor], Sequence[Sequence[Box]]], _core.EmbeddedReceiver],
+        make: Callable[
+            [Sequence[Tensor], Sequence[Sequence[Box]]], tuple[_core.EmbeddedReceiver, bool]
+        ],
         after_apply: Callable[[], None] | None,
     ) -> None:
         self.name = name
@@ -485,9 +490,9 @@ class Receiver:
             if not self._core.find_owners(_WAIT_SECONDS):
                 continue
             self._state = "traces the loader"
-            receiver = self._make(self._core.tensors, self._core.boxes)
+            receiver, audited = self._make(self._core.tensors, self._core.boxes)
             self._state = ""
-            if not self._core.serve(receiver, self._after_apply):
+            if not self._core.serve(receiver, self._after_apply, audit=not audited):
                 return
             if self._core.has_applied:
                 # Tracing tries things out on parameters, which requests may be using.

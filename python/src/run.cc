@@ -118,12 +118,13 @@ class PythonRunReceiver : public Handle<RunReceiver> {
   }
 
   // False: it was stopped.
-  bool serve(nb::handle object, const nb::object& applied) {
+  bool serve(nb::handle object, const nb::object& applied, bool audit) {
     const std::shared_ptr<RunReceiver> of = core();
     EmbeddedReceiver& receiver = embedded_receiver(object);
-    std::function<Status()> hook;
+    ServeOptions options;
+    options.audit = audit;
     if (!applied.is_none()) {
-      hook = [&applied]() -> Status {
+      options.applied = [&applied]() -> Status {
         const nb::gil_scoped_acquire acquire;
         try {
           applied();
@@ -136,7 +137,7 @@ class PythonRunReceiver : public Handle<RunReceiver> {
     }
     const Status status = [&] {
       const nb::gil_scoped_release release;
-      return of->serve(receiver, hook);
+      return of->serve(receiver, options);
     }();
     if (status.code() == Code::kCancelled) return false;
     check(status);
@@ -248,7 +249,7 @@ void bind_members(nb::module_& module) {
   receiver.def_prop_ro("tensors", &PythonRunReceiver::tensors, "(name, dtype, shape), ascending.");
   receiver.def_prop_ro("boxes", &PythonRunReceiver::boxes, "Of each owner, as EmbeddedReceiver's.");
   receiver.def("serve", &PythonRunReceiver::serve, nb::arg("receiver"),
-               nb::arg("applied").none() = nb::none(),
+               nb::arg("applied").none() = nb::none(), nb::kw_only(), nb::arg("audit") = false,
                "Takes part until it is stopped (False) or other owners have come (True).");
   receiver.def(
       "refuse", &PythonRunReceiver::refuse, nb::arg("why"),

@@ -153,7 +153,8 @@ def test_ctrl_c_ends_a_refit(directory: Path, interruptible: None) -> None:
 def test_an_engine_dies_while_it_applies(directory: Path) -> None:
     model = Net(2)
     survivor = EngineProcess(directory, "survivor")
-    victim = EngineProcess(directory, "victim", kill="receiver@apply:2")
+    # What comes first is applied, then audited.
+    victim = EngineProcess(directory, "victim", kill="receiver@apply:3")
     owner = dcr.torch.Owner(model, run=directory)
     owner.refit("0")
     assert survivor.wait_for("0") == victim.wait_for("0") == digest(model)
@@ -268,6 +269,47 @@ def test_a_module_is_audited_against_what_it_was_loaded_from(
     owner.close()
 
 
+class Damaged:
+    """A module with something that writes to a parameter behind everybody's back."""
+
+    def __init__(self, seed: int) -> None:
+        self.model = Net(seed)
+        self.on = True
+
+    def __call__(self) -> None:
+        if self.on:
+            with torch.no_grad():
+                self.model.second.weight[3, 4] += 1
+
+
+def test_what_comes_first_is_audited(directory: Path) -> None:
+    directory.mkdir(mode=0o700)
+    (directory / "settings.toml").write_text("[waits]\nrestore_again_ms = 200\n")
+    run = dcr.run.Run(directory)
+    trained = Net(9)
+    owner = dcr.torch.Owner(trained, run=directory)
+    wrong = 'tensor "second.weight": an audit of what came found 1 of '
+    handle = None
+    engines = []
+    for name in ("early", "late"):  # by an attempt that sends everything, by a restore
+        damaged, agent = Damaged(1), LabelAgent()
+        gate = run.gate(name, receivers=[f"{name}.0"], agent=agent)
+        run.receiver(f"{name}.0", engine=name, model=damaged.model, after_apply=damaged)
+        handle = handle or owner.refit("first", wait=False)
+        wait_until(lambda gate=gate: wrong in gate.status()[1], gate.status)
+        assert agent.opened == []
+        damaged.on = False
+        wait_until(lambda agent=agent: agent.label == "first", gate.status)
+        assert digest(damaged.model) == digest(trained)
+        engines.append((damaged, agent))
+    assert handle is not None and handle.result().version == 1
+    step(trained, 1)
+    owner.refit("next")
+    for damaged, agent in engines:
+        wait_until(lambda agent=agent: agent.label == "next")
+        assert digest(damaged.model) == digest(trained)
+
+
 def test_one_directory_by_two_paths(directory: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(directory)
     run = dcr.run.Run(directory)
@@ -322,7 +364,7 @@ def traced() -> object:
     """A receiver of nothing."""
     from dcr.torch.receiver import traced_receiver
 
-    return traced_receiver(torch.nn.Module(), [], None, [[]], ())
+    return traced_receiver(torch.nn.Module(), [], None, [[]], ())[0]
 
 
 def test_replicas_are_compared_beside_a_restore(directory: Path) -> None:

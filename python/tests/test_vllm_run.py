@@ -128,6 +128,35 @@ def on_a_device(run: Path, model: Path, saved: list[Path], library: Path) -> lis
     return found
 
 
+def dummy(run: Path, model: Path, saved: Path) -> Any:
+    """An engine that is loaded with dummy weights, in which something goes wrong at first."""
+    import dcr.vllm
+    from dcr.vllm import cpu_live
+
+    repack = cpu_live.repack
+
+    def damage(module: Any) -> None:
+        repack(module)
+        module.lm_head.weight.data[5, 7] += 1
+
+    cpu_live.repack = damage
+    llm = in_process(model, run, live_weights=True, load_format="dummy")
+    trained, owner = trainer(model, run)
+    handle = owner.refit("first", wait=False)
+    until, said = time.monotonic() + 60, ""
+    while 'tensor "lm_head.weight": an audit of what came found 1 of' not in said:
+        assert time.monotonic() < until, said
+        with pytest.raises(dcr.errors.Unavailable) as raised:
+            dcr.vllm.sync(llm, timeout=0.2)
+        said = str(raised.value)
+    cpu_live.repack = repack
+    assert dcr.vllm.sync(llm, timeout=60) == "first"
+    assert handle.result().version == 1
+    trained.save_pretrained(saved)
+    owner.close()
+    return state(llm)
+
+
 def llm(run: Path, model: Path) -> None:
     """`LLM`, with its processes started as it starts them."""
     from vllm import LLM
@@ -196,7 +225,7 @@ def draining(run: Path, model: Path, overdue: str) -> None:
 @pytest.mark.parametrize("overdue", ["abort", "wait"])
 def test_requests_that_do_not_drain(run: Path, tmp_path: Path, overdue: str) -> None:
     run.mkdir(mode=0o700)
-    (run / "settings.toml").write_text("[waits]\ndrain_ms = 100\n")
+    (run / "settings.toml").write_text("[waits]\ndrain_ms = 300\n")
     (model,) = make_model(tmp_path, 1)
     Child(draining, run, model, overdue, **REAL).result()
 
@@ -219,6 +248,12 @@ def test_in_process_on_a_device(run: Path, tmp_path: Path) -> None:
     found = Child(on_a_device, run, model, saved, library, **REAL).result()
     assert found[1] == Child(fresh, saved[1]).result()
     assert found[0] != found[1]
+
+
+def test_dummy_weights_are_audited_once_they_are_replaced(run: Path, tmp_path: Path) -> None:
+    (model,) = make_model(tmp_path, 1)
+    found = Child(dummy, run, model, tmp_path / "saved", **REAL).result()
+    assert found == Child(fresh, tmp_path / "saved").result()
 
 
 def test_llm(run: Path, tmp_path: Path) -> None:

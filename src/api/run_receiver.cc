@@ -57,7 +57,7 @@ struct RunReceiver::State {
         node(std::move(node_name)),
         watch(member->context(), sources_path(member->context().config())) {}
 
-  Status serve(EmbeddedReceiver& receiver, const std::function<Status()>& applied);
+  Status serve(EmbeddedReceiver& receiver, const ServeOptions& chosen);
 
   // Another life begins with the next serve().
   void leave() {
@@ -76,14 +76,13 @@ struct RunReceiver::State {
   ReceiverHost* host = nullptr;  // while it serves; guarded by mutex
 };
 
-Status RunReceiver::State::serve(EmbeddedReceiver& receiver,
-                                 const std::function<Status()>& applied) {
+Status RunReceiver::State::serve(EmbeddedReceiver& receiver, const ServeOptions& chosen) {
   ProcessContext& context = member->context();
   EmbeddedReceiver::State& inner = receiver.state();
-  const auto hook = [this, &applied]() -> Status {
+  const auto hook = [this, &chosen]() -> Status {
     if (member->stopping()) return {Code::kCancelled, "the receiver was stopped"};
     has_applied = true;
-    return applied ? applied() : Status();
+    return chosen.applied ? chosen.applied() : Status();
   };
   ReceiverWork work(context, {*inner.receiver, *inner.memory, {}, 0, hook});
   ReceiverHostOptions options;
@@ -95,6 +94,7 @@ Status RunReceiver::State::serve(EmbeddedReceiver& receiver,
   options.details.needs = needs_of(inner.receiver->classes());
   options.owners = joined->owners.names;
   options.base_exists = false;
+  options.audit = chosen.audit;
   std::atomic<bool> ended{false};
   options.cancelled = [&] { return ended || member->stopping(); };
   options.ended = [&] { return watch.changed(joined->owners); };
@@ -143,10 +143,10 @@ const std::vector<CanonicalTensor>& RunReceiver::tensors() const {
 }
 const std::vector<std::vector<CanonicalBox>>& RunReceiver::boxes() const { return state_->boxes; }
 
-Status RunReceiver::serve(EmbeddedReceiver& receiver, const std::function<Status()>& applied) {
+Status RunReceiver::serve(EmbeddedReceiver& receiver, const ServeOptions& options) {
   if (!state_->joined) return {Code::kInvalidArgument, "no owners were found yet"};
   DCR_TRY(check_classes(receiver));
-  return state_->serve(receiver, applied);
+  return state_->serve(receiver, options);
 }
 
 Status RunReceiver::refuse(const Status& why) {

@@ -54,7 +54,11 @@ bool EngineWorld::apply_word(Engine* engine) {
   const auto found = engine->queue.find(engine->next);
   if (found == engine->queue.end()) return true;
   std::uint64_t& at = engine->words[found->second.at];
-  at = found->second.difference ? at + found->second.value : found->second.value;
+  if (engine->audits) {
+    EXPECT_EQ(at, found->second.value);
+  } else {
+    at = found->second.difference ? at + found->second.value : found->second.value;
+  }
   engine->queue.erase(found);
   ++engine->next;
   ++engine->applied;
@@ -75,6 +79,7 @@ void EngineWorld::work(std::size_t i) {
     engine.ends = {};
     engine.next = engine.applied = 0;
     engine.overwrite = begin->header.overwrite_only;
+    engine.audits = begin->header.mode == ApplyMode::kVerify;
   } else if (const auto* payload = std::get_if<IngestPayload>(&front)) {
     done.kind = ReceiverWorkDone::Kind::kIngestPayload;
     done.stream = payload->stream;

@@ -50,6 +50,7 @@ Gate::Receiver* Gate::hear(const Endpoint& from) {
       receiver.incarnation = from.incarnation;
       receiver.sequence = 0;
       receiver.closing = receiver.answer = false;
+      receiver.why.clear();
       receiver.proof.reset();
       receiver.refused.clear();
     }
@@ -65,6 +66,7 @@ void Gate::on_close(const Endpoint& from, const GateClose& message) {
   if (message.sequence == receiver->sequence && !receiver->closing) return;
   receiver->sequence = message.sequence;
   receiver->closing = receiver->answer = true;
+  receiver->why = message.why;
   receiver->proof.reset();
   close(receiver->name + " is about to write");
 }
@@ -147,7 +149,10 @@ void Gate::take_members(const Membership& all) {
 std::string Gate::unproven() const {
   if (std::string why = refusal(); !why.empty()) return why;
   for (const Receiver& receiver : receivers_) {
-    if (receiver.closing) return receiver.name + " writes, or is about to";
+    if (receiver.closing) {
+      return receiver.name + (receiver.why.empty() ? " writes, or is about to"
+                                                   : " has no version: " + receiver.why);
+    }
     if (!receiver.proof) return receiver.name + " has proven no version to this gate";
   }
   if (!committed_) return "the control plane was not read yet";

@@ -68,6 +68,7 @@ class Gate {
     std::uint64_t sequence = 0;     // of its messages
     bool closing = false;           // the last was GateClose: it writes, or is about to
     bool answer = false;            // which is to be answered
+    std::string why;                // what it said with it
     std::optional<VersionId> proof;
     std::string refused;       // why it takes no part; empty: it does
     std::uint64_t member = 0;  // incarnation that is a member, as last read; 0: none

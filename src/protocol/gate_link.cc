@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/limits.h"
+#include "protocol/message_text.h"
 
 namespace dcr {
 
@@ -22,8 +24,16 @@ void GateLink::close(Milliseconds now) {
   repeat_at_ = now;
 }
 
+void GateLink::explain(const std::string& why) { why_ = cleaned_text(why, kMessageTextBytesMax); }
+
+void GateLink::close_again(Milliseconds now) {
+  state_ = State::kNone;
+  close(now);
+}
+
 void GateLink::prove(VersionId version, Milliseconds now) {
   DCR_ASSERT(closed());
+  why_.clear();
   state_ = State::kProving;
   version_ = version;
   ++sequence_;
@@ -62,7 +72,7 @@ void GateLink::state_of(const Endpoint& gate, const GateState& message, Millisec
 std::optional<SendMessage> GateLink::due(Milliseconds now) {
   if (now < repeat_at_) return std::nullopt;
   repeat_at_ = now + repeat_ms_;
-  if (state_ == State::kClosing) return SendMessage{gate_, 0, GateClose{sequence_}};
+  if (state_ == State::kClosing) return SendMessage{gate_, 0, GateClose{sequence_, why_}};
   return SendMessage{gate_, proven_to_, GateProof{sequence_, version_}};
 }
 

@@ -20,6 +20,10 @@ class GateLink {
   // The receiver has a new incarnation: what an earlier one said is void, and the gate is closed.
   void start(Milliseconds now);
   void close(Milliseconds now);
+  // What the gate is to say while it waits for a proof, from the next close() that it hears on.
+  void explain(const std::string& why);
+  // Has it hear one now.
+  void close_again(Milliseconds now);
   // REQUIRES: closed(). The storage is this version, and nobody writes before closed() holds again.
   void prove(VersionId version, Milliseconds now);
 
@@ -46,6 +50,7 @@ class GateLink {
   Milliseconds repeat_ms_;
   State state_ = State::kNone;
   std::uint64_t sequence_ = 0;
+  std::string why_;                     // nothing is proven
   VersionId version_;                   // while kProving
   std::uint64_t gate_incarnation_ = 0;  // the newest that was heard of
   std::uint64_t proven_to_ = 0;         // gate incarnation that sequence_'s proof is for

@@ -75,7 +75,7 @@ class GateTest : public ::testing::Test {
     return step(TimePassed{});
   }
   std::string close(std::size_t receiver, std::uint64_t sequence) {
-    return step(MessageArrived{receivers[receiver], GateClose{sequence}});
+    return step(MessageArrived{receivers[receiver], GateClose{sequence, ""}});
   }
   std::string prove(std::size_t receiver, std::uint64_t sequence,
                     std::optional<VersionId> version = VersionId{}) {
@@ -200,6 +200,20 @@ TEST_F(GateTest, ClosesDrainsAndAnswersAgain) {
   EXPECT_EQ(close(0, 3), "receiver-0: gate_is_closed 3\n");
 }
 
+TEST_F(GateTest, SaysWhyAReceiverHasNoVersion) {
+  become_open();
+  close(0, 3);
+  close(1, 3);
+  drained();
+  step(MessageArrived{receivers[1], GateClose{4, "its restore failed: tensor \"a\""}});
+  EXPECT_EQ(reason(), "receiver-0 writes, or is about to");
+  prove(0, 4, VersionId{1, 1});
+  EXPECT_EQ(reason(), "receiver-1 has no version: its restore failed: tensor \"a\"");
+  prove(1, 5, VersionId{1, 1});
+  EXPECT_EQ(reason(),
+            "receiver-0 holds version 1 of attempt 1; committed is version 0 of attempt 0");
+}
+
 TEST_F(GateTest, OpensForTheNextVersionOnlyWhenKNamesIt) {
   become_open();
   close(0, 3);
@@ -266,7 +280,7 @@ TEST_F(GateTest, ALateCloseNeitherClosesNorIsAnswered) {
   ASSERT_TRUE(control.join({receivers[0], VersionId{}, {}}).ok());
   EXPECT_EQ(prove(0, 1), "open 0 base\n");
   opened();
-  EXPECT_EQ(step(MessageArrived{before, GateClose{9}}), "");
+  EXPECT_EQ(step(MessageArrived{before, GateClose{9, ""}}), "");
   EXPECT_EQ(step(MessageArrived{before, GateProof{10, VersionId{7, 7}}}), "");
   EXPECT_EQ(state(), "open");
 }
@@ -309,7 +323,7 @@ TEST_F(GateTest, AReceiverThatHasNotJoinedKeepsItClosed) {
 
 TEST_F(GateTest, WhoeverIsNotOfTheEngineIsNotHeard) {
   become_open();
-  EXPECT_EQ(step(MessageArrived{{"receiver-2", 9}, GateClose{1}}), "");
+  EXPECT_EQ(step(MessageArrived{{"receiver-2", 9}, GateClose{1, ""}}), "");
   EXPECT_EQ(state(), "open");
 }
 

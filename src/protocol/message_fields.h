@@ -237,6 +237,7 @@ void fields(Io& io, typename Io::template Of<Credit>& message) {
   io.number("next", message.next);
   io.number("payloads", message.payloads);
   io.number("bytes", message.bytes, 0, kAnyNumber);
+  io.flag("again", message.again);
 }
 template <typename Io>
 void fields(Io& io, typename Io::template Of<OwnerEnd>& message) {
@@ -280,6 +281,7 @@ void fields(Io& io, typename Io::template Of<BaseDigests>& message) {
 template <typename Io>
 void fields(Io& io, typename Io::template Of<GateClose>& message) {
   io.number("sequence", message.sequence, 1);
+  io.text("why", message.why, kMessageTextBytesMax);
 }
 template <typename Io>
 void fields(Io& io, typename Io::template Of<GateIsClosed>& message) {

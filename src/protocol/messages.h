@@ -211,12 +211,14 @@ struct PayloadsSent {
 
 // From a receiver to its node: it has taken every payload whose order number is below `next`
 // (number × owners + owner), and has room for `payloads` more of `bytes` decoded bytes, the next
-// one always. Repeated while it waits; it begins a stream.
+// one always. Repeated while it waits; it begins a stream. `again`: it has had all of the stream
+// and takes it a second time, to compare what it holds.
 struct Credit {
   StreamId stream;
   std::uint64_t next = 0;
   std::uint64_t payloads = 0;
   std::uint64_t bytes = 0;
+  bool again = false;
   bool operator==(const Credit&) const = default;
 };
 // From a node to its receivers: how many payloads owner `owner` sends in the stream.
@@ -270,6 +272,7 @@ struct BaseDigests {
 // grow with every GateClose and GateProof of an incarnation. Repeated.
 struct GateClose {
   std::uint64_t sequence = 0;
+  std::string why;  // it holds no version, if something went wrong
   bool operator==(const GateClose&) const = default;
 };
 struct GateIsClosed {

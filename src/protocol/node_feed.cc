@@ -63,6 +63,15 @@ void NodeEndpoint::Machine::on_message(const Endpoint& from, const Credit& messa
   NodeStream::Feed& feed = *stream->feed_of(from.name);
   feed.heard_at = now_;
   if (stream->failure) return send(from, StreamFailed{stream->id, *stream->failure});
+  if (message.again && !feed.again) {
+    DCR_PROBE("a receiver takes a stream for the second time");
+    feed = NodeStream::Feed();
+    feed.receiver = from;
+    feed.again = true;
+    feed.heard_at = now_;
+  } else if (!message.again && feed.again) {
+    return;  // older
+  }
   if (feed.begun && message.next < feed.next) return;  // older than what came already
   const bool repeated = feed.begun && message.next == feed.next &&
                         message.payloads == feed.payloads && message.bytes == feed.bytes;

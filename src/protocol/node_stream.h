@@ -41,7 +41,8 @@ class NodeStream {
   // One receiver's side.
   struct Feed {
     Endpoint receiver;
-    bool begun = false;        // it has given credit
+    bool again = false;        // it takes the stream for the second time
+    bool begun = false;        // it has given credit, this time
     std::uint64_t next = 0;    // it has taken all below
     std::uint64_t handed = 0;  // all below were handed over since it last said what it misses
     std::uint64_t payloads = 0, bytes = 0;  // its room from `next` on

@@ -209,6 +209,31 @@ TEST_F(NodeEndpointTest, KeepsToCreditButForTheNextOne) {
   EXPECT_TRUE(node->work.empty());
 }
 
+TEST_F(NodeEndpointTest, AReceiverTakesAStreamASecondTime) {
+  begin();
+  answer_nothing();
+  ended(0, 1);
+  ended(1, 0);
+  credit(0);
+  fetched(0, 0);
+  decoded(0, 0);
+  expect_handed(0, 0);
+  credit(1);
+  EXPECT_EQ(node->take_work<DropPayloads>().below, 1U);
+  node->take<OwnerEnd>();
+  node->receive(receiver, Credit{stream, 0, 100, 1 << 20, true});
+  EXPECT_EQ(node->take<OwnerEnd>().size(), 2U);
+  fetched(0, 0);  // it was dropped
+  decoded(0, 0);
+  credit(1);  // of the first time
+  expect_handed(0, 0);
+  EXPECT_TRUE(node->work.empty());
+  node->receive(receiver, Credit{stream, 1, 100, 1 << 20, true});
+  EXPECT_EQ(node->take_work<DropPayloads>().below, 1U);
+  node->receive(receiver, Credit{stream, 0, 100, 1 << 20, true});
+  EXPECT_TRUE(node->work.empty());
+}
+
 TEST_F(NodeEndpointTest, OnlyItsBoundReceiversAreFed) {
   begin();
   answer_nothing();

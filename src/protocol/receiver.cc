@@ -38,6 +38,7 @@ ReceiverEndpoint::Machine::Machine(ReceiverEndpointOptions options)
       needs_(encode_receiver_details(options_.details)),
       session_(member_options(options_)),
       base_loaded_(options_.base_loaded),
+      audit_(options_.audit),
       gate_(options_.engine, options_.waits.repeat_ms) {
   DCR_ASSERT(!options_.owners.empty());
 }
@@ -221,6 +222,7 @@ void ReceiverEndpoint::Machine::begin_life(const std::string& why, Milliseconds 
   unbound_.reset();
   entitled_ = false;
   if (incarnation_ != 0) gate_.close(now_);
+  gate_.explain(why);
   life_ = Life::kEnrolling;
   session_ = MemberSession(member_options(options_));
   calls_before_ = calls_;
@@ -289,6 +291,9 @@ StatusReply ReceiverEndpoint::Machine::status() const {
     if (!resident_.whole()) {
       reply.detail = "holds " + resident_.text() + (trouble_.empty() ? "" : "; " + trouble_);
     }
+  }
+  if (stream_ && stream_->audits) {
+    reply.detail += reply.detail.empty() ? "audits what came" : "; audits what came";
   }
   if (stream_ && stream_->begun && !stream_->arrivals.complete()) {
     reply.detail +=

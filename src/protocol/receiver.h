@@ -30,6 +30,9 @@ struct ReceiverEndpointOptions {
   // {0, 0} has weights that can be had. Else a receiver waits for the first commit, which brings
   // everything.
   bool base_exists = true;
+  // What first makes the storage whole is audited: every word that came is compared with what lies
+  // there afterwards, before the receiver says that it has the version.
+  bool audit = false;
   std::uint64_t credit_payloads = 264;
   std::uint64_t credit_bytes = 0;
   Waits waits;
@@ -42,7 +45,8 @@ struct CheckBase {
   std::vector<std::vector<Digest>> digests;
 };
 // Receiver::begin_attempt. Writes nothing to parameters. A restore's header has the stream's number
-// as its attempt and the version as base and target; its run is the shell's business.
+// as its attempt and the version as base and target; its run is the shell's business. A stream that
+// is audited begins a second time, with ApplyMode::kVerify.
 struct BeginStream {
   StreamId stream;
   AttemptHeader header;
@@ -63,7 +67,8 @@ struct EndOfOwner {
 struct ApplyQueued {
   StreamId stream;
 };
-// Receiver::finish: kMismatch, something is missing still.
+// Receiver::finish: kMismatch, something is missing still, or an audit found a word that differs,
+// with the tensor named.
 struct FinishStream {
   StreamId stream;
 };

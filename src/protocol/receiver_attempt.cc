@@ -97,8 +97,9 @@ void ReceiverEndpoint::Machine::on_prepare(const Endpoint& from, const Prepare& 
   if (const Status status = check_prepare(prepare, &*attempt_); !status.ok()) {
     return fail_attempt(status, true);
   }
+  const bool any = prepare.mode == AttemptMode::kMixed || DCR_MUTANT("retry_encodes_mixed");
   begin_stream({false, prepare.attempt}, prepare.base, prepare.base.version + 1,
-               prepare.mode != AttemptMode::kMixed && !DCR_MUTANT("retry_encodes_mixed"));
+               any ? Pass::kAny : Pass::kOverwrites);
 }
 
 // The current attempt, if it is that one. One that failed says so again.
@@ -163,6 +164,10 @@ void ReceiverEndpoint::Machine::fail_attempt(const Status& status, bool rejected
   attempt_->failed_at = now_;
   note(options_.name + ": attempt " + std::to_string(attempt_->number) +
        (rejected ? " is rejected: " : " failed: ") + status.message());
+  if (stream_ && stream_->audits) {
+    gate_.explain(status.message());
+    gate_.close_again(now_);
+  }
   stop_stream();
 }
 

@@ -28,6 +28,8 @@ class ReceiverEndpoint::Machine {
 
  private:
   enum class Life : std::uint8_t { kEnrolling, kProving, kRestoring, kReady };
+  // What a stream's items may be, and what is done with them.
+  enum class Pass : std::uint8_t { kAny, kOverwrites, kAudits };
 
   struct Attempt {
     enum class State : std::uint8_t { kBeginning, kPrepared, kFinished, kFailed };
@@ -51,6 +53,7 @@ class ReceiverEndpoint::Machine {
   struct Stream {
     StreamId id;
     Arrivals arrivals;
+    bool audits = false;  // it comes a second time, and is compared with what it wrote
     bool begun = false;
     Milliseconds credit_at = kNever;
     Credit told;  // the last one
@@ -83,7 +86,9 @@ class ReceiverEndpoint::Machine {
   void repeat();
 
   // receiver_stream.cc: payloads
-  void begin_stream(StreamId id, VersionId base, std::uint64_t target, bool overwrite_only);
+  void begin_stream(StreamId id, VersionId base, std::uint64_t target, Pass pass);
+  void begin_audit();
+  void stream_finished(const ReceiverCounts& counts);
   void stop_stream();
   bool may_apply() const;
   bool may_finish() const;
@@ -141,6 +146,7 @@ class ReceiverEndpoint::Machine {
   // The storage outlives incarnations.
   Resident resident_;
   bool base_loaded_;
+  bool audit_;                         // it is yet to be
   std::optional<VersionId> finished_;  // what the storage is if that attempt is committed
   GateLink gate_;
   bool entitled_ = false;                // a member whose version was K's: its gate may open

@@ -33,7 +33,7 @@ void ReceiverEndpoint::Machine::begin_restore() {
     return restored();
   }
   restore_ = Restore{version, std::vector<bool>(options_.owners.size()), trouble_, now_, now_};
-  begin_stream({true, version.version + 1}, version, version.version, true);
+  begin_stream({true, version.version + 1}, version, version.version, Pass::kOverwrites);
 }
 
 std::int64_t ReceiverEndpoint::Machine::rank_of(const Endpoint& owner) const {

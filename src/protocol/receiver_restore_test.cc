@@ -66,6 +66,69 @@ TEST_F(RestoringTest, AnOwnerThatCannotSendIsAskedAgain) {
   EXPECT_EQ(pass(1), "owner-0: restore_request 0\nowner-1: restore_request 0\n");
 }
 
+// What first makes the storage whole comes a second time, and is compared.
+class AuditedTest : public RestoringTest {
+ public:
+  void SetUp() override {
+    options.audit = true;
+    RestoringTest::SetUp();
+    gate_closes(1);
+  }
+  void take() {
+    come();
+    ingested(0, 0);
+    ended(0);
+    ended(1);
+  }
+  void write() {
+    take();
+    EXPECT_EQ(applied_payloads(1), "finish\nnode-0: credit restore 1 next 1 room 8/100\n");
+    EXPECT_EQ(done(Kind::kFinishStream), "begin restore 1 overwrite audit\n");
+    EXPECT_TRUE(machine->status().detail.ends_with("audits what came"));
+    EXPECT_EQ(done(Kind::kBeginStream), "node-0: credit restore 1 next 0 room 8/100 again\n");
+  }
+};
+
+TEST_F(AuditedTest, ARestoreIsComparedBeforeItCounts) {
+  write();
+  EXPECT_EQ((**control.read_member("receiver-0")).restored, std::nullopt);
+  take();
+  EXPECT_EQ(applied_payloads(1), "finish\nnode-0: credit restore 1 next 1 room 8/100 again\n");
+  EXPECT_EQ(done(Kind::kFinishStream), "engine: gate_proof 2 version 0\n");
+  EXPECT_EQ((**control.read_member("receiver-0")).restored, VersionId{});
+}
+
+TEST_F(AuditedTest, AWordThatDiffersFailsTheRestoreAndIsSaidToTheGate) {
+  write();
+  take();
+  applied_payloads(1);
+  EXPECT_EQ(done(Kind::kFinishStream, {Code::kMismatch, "tensor \"a\" differs", "a"}), "stop\n");
+  done(Kind::kStopApplying);
+  EXPECT_EQ(machine->status().state, "enrolling");
+  EXPECT_EQ(pass(options.waits.restore_again_ms), kBegins);
+  EXPECT_EQ(why, "its restore failed: tensor \"a\" differs");
+  // It is audited again.
+  done(Kind::kBeginStream);
+  gate_closes(1);
+  write();
+  take();
+  applied_payloads(1);
+  EXPECT_EQ(done(Kind::kFinishStream), "engine: gate_proof 2 version 0\n");
+}
+
+TEST_F(AuditedTest, LaterStreamsAreNot) {
+  write();
+  take();
+  applied_payloads(1);
+  done(Kind::kFinishStream);
+  from_gate(GateState{true, {}, "", 2});
+  become_prepared(AttemptMode::kDense);
+  close_gate_and_open(1, 3);
+  end_without_payloads();
+  from_leader(Flush{1});
+  EXPECT_EQ(done(Kind::kFinishStream), "leader: completed 1 2\n");
+}
+
 // K can be had from nobody: an attempt that sends all makes it whole.
 class RefusedTest : public RestoringTest {
  public:
@@ -119,6 +182,38 @@ TEST_F(RefusedTest, ADenseAttemptMakesWhatNobodyCanSend) {
   EXPECT_EQ(from_leader(Look{}), "engine: gate_proof 2 version 1\n");
   EXPECT_EQ(machine->status().state, "member");
   EXPECT_EQ(machine->status().detail, "");
+}
+
+class RefusedAndAuditedTest : public RefusedTest {
+ public:
+  void SetUp() override {
+    options.audit = true;
+    RefusedTest::SetUp();
+    join_without_version();
+    become_prepared(AttemptMode::kDense);
+    from_leader(CloseGate{1});
+    ASSERT_TRUE(control.open(1).ok());
+    from_leader(OpenApply{1});
+    end_without_payloads();
+    from_leader(Flush{1});
+    EXPECT_EQ(done(Kind::kFinishStream), "begin 1 overwrite audit\n");
+    EXPECT_EQ(done(Kind::kBeginStream), "node-0: credit 1 next 0 room 8/100 again\n");
+    EXPECT_EQ(from_leader(Flush{1}), "");
+    end_without_payloads();
+  }
+};
+
+TEST_F(RefusedAndAuditedTest, ItIsComparedBeforeItIsCompleted) {
+  EXPECT_EQ(done(Kind::kFinishStream), "leader: completed 1 2\n");
+  ASSERT_TRUE(control.commit(1).ok());
+  EXPECT_EQ(from_leader(Look{}), "engine: gate_proof 2 version 1\n");
+}
+
+TEST_F(RefusedAndAuditedTest, AWordThatDiffersFailsTheAttempt) {
+  EXPECT_EQ(done(Kind::kFinishStream, {Code::kMismatch, "tensor \"a\" differs", "a"}),
+            "stop\nengine: gate_close 2\n"
+            "leader: attempt_failed 1: tensor \"a\" differs\n");
+  EXPECT_EQ(why, "tensor \"a\" differs");
 }
 
 TEST_F(RefusedTest, IfNoSuchAttemptComesItAsksOwnersAgain) {

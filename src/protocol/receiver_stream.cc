@@ -11,17 +11,30 @@ namespace dcr {
 using Kind = ReceiverWorkDone::Kind;
 
 void ReceiverEndpoint::Machine::begin_stream(StreamId id, VersionId base, std::uint64_t target,
-                                             bool overwrite_only) {
+                                             Pass pass) {
   const auto owners = static_cast<std::uint32_t>(options_.owners.size());
-  stream_ = Stream{id, Arrivals(owners, {options_.credit_payloads, options_.credit_bytes}), false,
-                   kNever, Credit()};
+  stream_ = Stream{id,
+                   Arrivals(owners, {options_.credit_payloads, options_.credit_bytes}),
+                   pass == Pass::kAudits,
+                   false,
+                   kNever,
+                   Credit()};
   AttemptHeader header;
   header.run = records().run;
   header.attempt = id.number;
   header.base_version = base.version;
   header.target_version = target;
-  header.overwrite_only = overwrite_only;
+  header.overwrite_only = pass != Pass::kAny;
+  if (pass == Pass::kAudits) header.mode = ApplyMode::kVerify;
   works_.add(BeginStream{id, header});
+}
+
+// The same stream from its beginning.
+void ReceiverEndpoint::Machine::begin_audit() {
+  DCR_PROBE("a receiver audits what came");
+  const StreamId id = stream_->id;
+  const VersionId base = attempt_ ? attempt_->base : restore_->version;
+  begin_stream(id, base, attempt_ ? base.version + 1 : base.version, Pass::kAudits);
 }
 
 void ReceiverEndpoint::Machine::stop_stream() {
@@ -69,7 +82,7 @@ void ReceiverEndpoint::Machine::stream_work_done(const ReceiverWorkDone& done) {
   switch (done.kind) {
     case Kind::kBeginStream:
       stream_->begun = true;
-      if (!attempt_) break;
+      if (!attempt_ || stream_->audits) break;
       attempt_->state = Attempt::State::kPrepared;
       send(attempt_->coordinator, Prepared{attempt_->number});
       break;
@@ -95,20 +108,27 @@ void ReceiverEndpoint::Machine::stream_work_done(const ReceiverWorkDone& done) {
       }
       break;
     case Kind::kFinishStream:
-      if (restore_) return restored();
-      finished_ = VersionId{attempt_->base.version + 1, attempt_->number};
-      attempt_->state = Attempt::State::kFinished;
-      attempt_->completed = {attempt_->number, done.counts.payloads, done.counts.destinations,
-                             done.counts.checked};
-      send(attempt_->coordinator, attempt_->completed);
-      session_.look();
-      return;
+      return stream_finished(done.counts);
     default:
       return;
   }
   // What was said already is said again after a while only: to the node that means that something
   // got lost.
   if (stream_->credit_at != kNever && credit() != stream_->told) stream_->credit_at = now_;
+}
+
+void ReceiverEndpoint::Machine::stream_finished(const ReceiverCounts& counts) {
+  if (attempt_ && !stream_->audits) {
+    attempt_->completed = {attempt_->number, counts.payloads, counts.destinations, counts.checked};
+  }
+  const bool brought_all = !attempt_ || brings_all(attempt_->mode, attempt_->owners);
+  if (audit_ && brought_all && !stream_->audits) return begin_audit();
+  audit_ = false;
+  if (restore_) return restored();
+  finished_ = VersionId{attempt_->base.version + 1, attempt_->number};
+  attempt_->state = Attempt::State::kFinished;
+  send(attempt_->coordinator, attempt_->completed);
+  session_.look();
 }
 
 bool ReceiverEndpoint::Machine::may_apply() const {
@@ -148,7 +168,7 @@ void ReceiverEndpoint::Machine::drive_stream() {
 
 Credit ReceiverEndpoint::Machine::credit() const {
   const Arrivals::Window room = stream_->arrivals.room();
-  return {stream_->id, stream_->arrivals.next(), room.payloads, room.bytes};
+  return {stream_->id, stream_->arrivals.next(), room.payloads, room.bytes, stream_->audits};
 }
 
 void ReceiverEndpoint::Machine::give_credit() {

@@ -20,6 +20,12 @@ std::string version_text(VersionId version) {
          std::to_string(version.baseline);
 }
 
+bool brings_all(AttemptMode mode, const std::vector<OwnerBinding>& owners) {
+  return mode == AttemptMode::kDense ||
+         std::all_of(owners.begin(), owners.end(),
+                     [](const OwnerBinding& owner) { return owner.dense; });
+}
+
 void Resident::set_whole(VersionId version) {
   *this = Resident();
   base_ = version;
@@ -47,10 +53,7 @@ void Resident::begin_writing(VersionId base, const std::vector<OwnerBinding>& ow
 }
 
 Status Resident::check(const Prepare& prepare) const {
-  const bool dense = prepare.mode == AttemptMode::kDense ||
-                     std::all_of(prepare.owners.begin(), prepare.owners.end(),
-                                 [](const OwnerBinding& owner) { return owner.dense; });
-  if (dense || whole() == prepare.base) return {};
+  if (brings_all(prepare.mode, prepare.owners) || whole() == prepare.base) return {};
   if (base_ == prepare.base) return check_repair(prepare);
   return {Code::kMismatch, "the receiver holds " + text() + ", but attempt " +
                                std::to_string(prepare.attempt) + " changes " +

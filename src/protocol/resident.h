@@ -13,6 +13,9 @@
 
 namespace dcr {
 
+// Whether an attempt sends every word of every tensor.
+bool brings_all(AttemptMode mode, const std::vector<OwnerBinding>& owners);
+
 class Resident {
  public:
   // Of a version, every bit. Nothing: it is not, or nobody knows.

@@ -106,6 +106,7 @@ class EngineWorld {
     std::array<std::optional<std::uint64_t>, 2> ends;
     std::uint64_t next = 0, applied = 0;
     bool overwrite = true;  // it refuses differences
+    bool audits = false;    // it compares
     bool applying = false, stop = false;
   };
 
@@ -128,6 +129,7 @@ class EngineWorld {
     options.details.node = "node-0";
     options.owners = {"owner-0", "owner-1"};
     options.base_loaded = base;
+    options.audit = !base && chance(2);
     options.credit_payloads = 1 + prng_.below(3);
     options.credit_bytes = 100;
     options.waits = waits_;

@@ -23,7 +23,8 @@ inline std::string text_of(const Message& message) {
   const auto add = [&text](std::uint64_t number) { text += " " + std::to_string(number); };
   if (const auto* credit = std::get_if<Credit>(&message)) {
     text += " " + text_of(credit->stream) + " next " + std::to_string(credit->next) + " room " +
-            std::to_string(credit->payloads) + "/" + std::to_string(credit->bytes);
+            std::to_string(credit->payloads) + "/" + std::to_string(credit->bytes) +
+            (credit->again ? " again" : "");
   } else if (const auto* failed = std::get_if<AttemptFailed>(&message)) {
     add(failed->attempt);
     text += (failed->rejected ? " rejected: " : ": ") + failed->failure.message;
@@ -53,7 +54,8 @@ inline std::string text_of(const ReceiverEffect& effect) {
   }
   if (std::holds_alternative<CheckBase>(effect)) return "check_base";
   if (const auto* begin = std::get_if<BeginStream>(&effect)) {
-    return "begin " + text_of(begin->stream) + (begin->header.overwrite_only ? " overwrite" : "");
+    return "begin " + text_of(begin->stream) + (begin->header.overwrite_only ? " overwrite" : "") +
+           (begin->header.mode == ApplyMode::kVerify ? " audit" : "");
   }
   if (const auto* ingest = std::get_if<IngestPayload>(&effect)) {
     return "ingest " + std::to_string(ingest->owner) + "/" + std::to_string(ingest->number);
@@ -105,6 +107,7 @@ class ReceiverTest : public ::testing::Test {
       machine->step(events.front(), now, &effects);
       events.erase(events.begin());
       for (ReceiverEffect& effect : effects) {
+        note_why(effect);
         const auto* const call = std::get_if<CallControl>(&effect);
         if (call != nullptr && hold_calls) {
           held_calls.push_back(*call);
@@ -116,6 +119,11 @@ class ReceiverTest : public ::testing::Test {
       }
     }
     return lines;
+  }
+  void note_why(const ReceiverEffect& effect) {
+    const auto* const send = std::get_if<SendMessage>(&effect);
+    const auto* const close = send ? std::get_if<GateClose>(&send->message) : nullptr;
+    if (close != nullptr) why = close->why;
   }
   std::string pass(Milliseconds time) {
     now += time;
@@ -237,6 +245,7 @@ class ReceiverTest : public ::testing::Test {
   std::uint64_t token = 0;
   StreamId stream;            // that answers to work are of
   std::uint64_t applied = 0;  // by the next kApplyQueued
+  std::string why;            // its gate was told last
   bool hold_calls = false;
   std::vector<CallControl> held_calls;
 };

@@ -20,6 +20,17 @@ constexpr std::size_t kTaskChanges = std::size_t{1} << 14;
 // Words of an audited tensor at a time.
 constexpr std::uint64_t kAuditWords = std::uint64_t{1} << 18;
 
+void note_different(std::optional<std::uint32_t> tensor, ReceiverCounts* counts) {
+  if (!tensor) return;
+  counts->different_tensor = std::min(*tensor, counts->different_tensor.value_or(*tensor));
+}
+
+void add_counts(std::uint32_t tensor, const ApplyCounts& applied, ReceiverCounts* counts) {
+  counts->destinations += applied.words;
+  counts->different += applied.different;
+  if (applied.different > 0) note_different(tensor, counts);
+}
+
 }  // namespace
 
 Applier::~Applier() { release_wholes(); }
@@ -74,8 +85,8 @@ Status Applier::add_tasks(const DecodedItem& item, std::vector<Task>* tasks) {
 }
 
 Status Applier::run_tasks(std::span<const Task> tasks, ApplyMode mode, ReceiverCounts* counts) {
-  ApplyCounts applied;
   for (const Task& task : tasks) {
+    ApplyCounts applied;
     auto positions = std::span(task.item->positions).subspan(task.from, task.to - task.from);
     if (DCR_MUTANT("canary")) positions = positions.first(positions.size() - 1);
     const std::uint8_t* values = task.item->values.data() + task.from * task.item->header.width;
@@ -87,9 +98,8 @@ Status Applier::run_tasks(std::span<const Task> tasks, ApplyMode mode, ReceiverC
     if (DCR_MUTANT("receiver_applies_twice")) {
       DCR_TRY(memory_.apply(task.target, positions, values, mode, &applied));
     }
+    add_counts(task.item->header.tensor, applied, counts);
   }
-  counts->destinations += applied.words;
-  counts->different += applied.different;
   return {};
 }
 
@@ -117,6 +127,7 @@ Status Applier::run(std::span<const Task> tasks, ApplyMode mode, ReceiverCounts*
       [counts](std::uint64_t, ReceiverCounts&& part) {
         counts->destinations += part.destinations;
         counts->different += part.different;
+        note_different(part.different_tensor, counts);
         counts->checked += part.checked;
         return Status();
       });
@@ -127,8 +138,7 @@ Status Applier::apply_scratch(std::span<const DecodedItem* const> items, ApplyMo
   const std::uint32_t tensor = items[0]->header.tensor;
   ScratchCounts scratch;
   DCR_TRY(scratch_.apply(tensor, prewarm_->traces[tensor], items, mode, &scratch));
-  counts->destinations += scratch.applied.words;
-  counts->different += scratch.applied.different;
+  add_counts(tensor, scratch.applied, counts);
   counts->checked += scratch.checked;
   return {};
 }
@@ -180,8 +190,7 @@ Status Applier::apply_whole(const DecodedItem& item, ApplyMode mode, ReceiverCou
   DCR_TRY(memory_.release(whole.storage));
   wholes_.erase(tensor);
   if (shared) loaded_.insert(tensor);
-  counts->destinations += loaded.applied.words;
-  counts->different += loaded.applied.different;
+  add_counts(tensor, loaded.applied, counts);
   return status;
 }
 

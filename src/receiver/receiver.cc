@@ -174,6 +174,8 @@ Status Receiver::prewarm() {
   return {};
 }
 
+const Catalogue& Receiver::catalogue() const { return state_->catalogue; }
+
 std::span<const TensorClass> Receiver::classes() const { return state_->prewarm.classes; }
 
 std::span<const Place> Receiver::places(std::uint32_t tensor) const {

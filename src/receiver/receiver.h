@@ -70,6 +70,8 @@ class Receiver {
   // nothing explains, a layout that does not hold still) names it. May be called again.
   Status prewarm();
 
+  const Catalogue& catalogue() const;
+
   // By index in the catalogue, from prewarm: what this rank asks of owners.
   std::span<const TensorClass> classes() const;
 

@@ -449,6 +449,25 @@ TEST_F(ReceiverTest, VerifyingTakesOverwritesOnly) {
             "tensor \"a\": xor where only overwrite can be verified");
 }
 
+TEST_F(ReceiverTest, VerifyingNamesTheFirstTensorThatDiffers) {
+  start();
+  AttemptHeader verify = kAttempt;
+  verify.mode = ApplyMode::kVerify;
+  const EncodedItem whole = whole_item(2, 1, ItemBox::range(0, 4), {1, 2, 3, 0x80});
+  const EncodedItem cast = item(1, ItemBox::range(0, 6), 1, {0x3f80});
+  const auto verified = [&](std::vector<EncodedItem> items) {
+    EXPECT_TRUE(receiver->begin_attempt(verify).ok());
+    expect_ingested(payload(1, 0, std::move(items)));
+    const auto counts = finish(0, 1);
+    EXPECT_EQ(rank.parameters(), before);
+    return counts->different_tensor;
+  };
+  EXPECT_EQ(verified({whole}), 2U);
+  EXPECT_EQ(verified({cast, whole}), 1U);
+  EXPECT_EQ(verified({item(0, ItemBox::range(32, 32), 40, {9}), cast, whole}), 0U);
+  EXPECT_EQ(verified({}), std::nullopt);
+}
+
 TEST_F(ReceiverTest, AttemptsAfterAFailureTakeOverwritesOnly) {
   start();
   AttemptHeader again = kAttempt;

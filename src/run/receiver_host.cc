@@ -47,6 +47,7 @@ Status ReceiverHost::run() {
     options.owners = options_.owners;
     options.base_loaded = options_.base_loaded && !started_;
     options.base_exists = options_.base_exists;
+    options.audit = options_.audit;
     options.credit_bytes = context_.config().memory_bytes_max;
     options.waits = context_.config().waits;
     started_ = true;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "runtime/long_turns.h"
+#include "tensor/text.h"
 
 namespace dcr {
 namespace {
@@ -88,6 +89,20 @@ Status ReceiverWork::ingest(const IngestPayload& work, ReceiverWorkDone* done) {
   return {};
 }
 
+Status ReceiverWork::finish_stream(ReceiverWorkDone* done) {
+  DCR_ASSIGN(done->counts, parts_.receiver.finish());
+  if (!audits_) return parts_.applied ? parts_.applied() : Status();
+  const std::optional<std::uint32_t> differs = done->counts.different_tensor;
+  if (!differs) return {};
+  const std::string& name = parts_.receiver.catalogue()[*differs].name;
+  return {Code::kMismatch,
+          "tensor " + quoted_name(name) + ": an audit of what came found " +
+              std::to_string(done->counts.different) + " of " +
+              std::to_string(done->counts.destinations) +
+              " resident words that are not what was sent; this engine must not serve",
+          name};
+}
+
 ReceiverWorkDone ReceiverWork::carry_out(const ReceiverEffect& effect) {
   if (const auto* const check = std::get_if<CheckBase>(&effect)) {
     return done_of(Kind::kCheckBase, {}, parts_.check_base(*check));
@@ -96,6 +111,7 @@ ReceiverWorkDone ReceiverWork::carry_out(const ReceiverEffect& effect) {
     forget_streams_but(begin->stream);
     AttemptHeader header = begin->header;
     header.run = begin->stream.restore ? restore_run(context_.run()) : context_.run();
+    audits_ = header.mode == ApplyMode::kVerify;
     return done_of(Kind::kBeginStream, begin->stream, parts_.receiver.begin_attempt(header));
   }
   if (const auto* const ingested = std::get_if<IngestPayload>(&effect)) {
@@ -123,10 +139,7 @@ ReceiverWorkDone ReceiverWork::carry_out(const ReceiverEffect& effect) {
   if (const auto* const finish = std::get_if<FinishStream>(&effect)) {
     ReceiverWorkDone done = done_of(Kind::kFinishStream, finish->stream, Status());
     const SpanTimer timer(&context_.spans(), "synchronise", parts_.number);
-    const Result<ReceiverCounts> counts = parts_.receiver.finish();
-    done.status = counts.status();
-    if (counts.ok()) done.counts = *counts;
-    if (counts.ok() && parts_.applied) done.status = parts_.applied();
+    done.status = finish_stream(&done);
     return done;
   }
   // Applying is this thread's: nothing of it runs any more.

@@ -25,7 +25,8 @@ struct ReceiverWorkParts {
   // Compares the base that was loaded with what owners say of theirs. Empty where none was.
   std::function<Status(const CheckBase& check)> check_base;
   std::uint32_t number = 0;  // of the rank, in spans
-  // Called when all of a stream is applied, before that is said. May be empty.
+  // Called when all of a stream is applied, before that is said and before it is audited. May be
+  // empty.
   std::function<Status()> applied = {};
 };
 
@@ -57,6 +58,7 @@ class ReceiverWork {
 
   ReceiverWorkDone carry_out(const ReceiverEffect& effect);
   Status ingest(const IngestPayload& work, ReceiverWorkDone* done);
+  Status finish_stream(ReceiverWorkDone* done);
   std::shared_ptr<const DecodedPayload> find(const Key& key);
   void forget_taken(const Key& key);
   void forget_streams_but(const StreamId& stream);
@@ -67,6 +69,7 @@ class ReceiverWork {
   std::map<Key, std::shared_ptr<const DecodedPayload>> payloads_;  // guarded by mutex_
   std::uint64_t payload_bytes_ = 0;                                // guarded by mutex_
   std::set<Key> taken_;               // payloads of the stream under way; guarded by mutex_
+  bool audits_ = false;               // the stream under way; of the worker's thread
   std::unique_ptr<Executor> worker_;  // one thread for all work
 };
 

@@ -52,10 +52,11 @@ def traced_receiver(
     owners: Sequence[Sequence[Box]],
     never_loaded: Iterable[str],
     base: CheckpointTensors | None = None,
-) -> _core.EmbeddedReceiver:
+) -> tuple[_core.EmbeddedReceiver, bool]:
     """The core's receiver of a module for what owners have published, prewarmed.
 
-    `base`: the checkpoint that the module holds as it was loaded, which it is audited against.
+    `base`: the checkpoint that the module holds as it was loaded, which it is audited against if it
+    has these tensors; whether it was comes beside the receiver.
     """
     loader = TorchLoader(module, load_weights)
     core = _core.EmbeddedReceiver(
@@ -68,13 +69,14 @@ def traced_receiver(
     )
     core.prewarm()
     log_placements(core)
-    if base is not None:
-        differs = base.differs(tensors)
-        if differs:
-            logger.warning("no audit against what the module was loaded from: %s", differs)
-        else:
-            core.audit(base)
-    return core
+    if base is None:
+        return core, False
+    differs = base.differs(tensors)
+    if differs:
+        logger.warning("no audit against what the module was loaded from: %s", differs)
+    else:
+        core.audit(base)
+    return core, not differs
 
 
 class ModelReceiver:
