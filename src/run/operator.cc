@@ -14,7 +14,7 @@ constexpr std::uint64_t kOthersMs = 2'000;
 constexpr std::uint64_t kLookAtCancelMs = 50;
 constexpr std::size_t kAnswersWaitingMax = 65'536;
 
-void add_engine(const OperatorReply& reply, VerifyReport* report) {
+void add_engine(const OperatorReply& reply, EnginesReport* report) {
   ++report->engines;
   report->bytes_compared += reply.bytes_compared;
   report->bytes_differing += reply.bytes_differing;
@@ -216,14 +216,14 @@ Result<RunCounts> Operator::counts(std::uint64_t wait_ms) {
   return counts;
 }
 
-Result<VerifyReport> Operator::verify(const std::string& path,
-                                      const std::vector<std::string>& engines,
-                                      std::uint64_t wait_ms, const std::function<void()>& idle) {
+Result<EnginesReport> Operator::verify(const std::string& path,
+                                       const std::vector<std::string>& engines,
+                                       std::uint64_t wait_ms, const std::function<void()>& idle) {
   OperatorCommand verify;
   verify.kind = OperatorCommand::Kind::kVerify;
   verify.path = path;
   DCR_ASSIGN(const auto replies, command(std::move(verify), engines, wait_ms, true, idle));
-  VerifyReport report;
+  EnginesReport report;
   for (const auto& [engine, reply] : replies) add_engine(reply, &report);
   if (report.engines == engines.size()) return report;
   std::vector<std::string> silent;

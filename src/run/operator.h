@@ -56,7 +56,7 @@ struct EngineStatus {
 // name.
 std::vector<EngineStatus> engines_of(const RunConfig& config, const RunStatus& status);
 
-struct VerifyReport {
+struct EnginesReport {
   std::uint64_t engines = 0;
   std::uint64_t bytes_compared = 0;
   std::uint64_t bytes_differing = 0;
@@ -67,7 +67,7 @@ struct VerifyReport {
 
 // What processes have counted since they began. Those that do not answer are not in it.
 struct RunCounts {
-  VerifyReport engines;
+  EnginesReport engines;
   std::uint64_t owners = 0;
   double refit_seconds = 0;         // of the owner that waited longest
   std::uint64_t payload_bytes = 0;  // of attempts that were committed
@@ -96,8 +96,8 @@ class Operator {
 
   // Compares every byte of the engines with a dense load of `path`; waits for gates to open, but
   // for no more than `wait_ms`. Error kUnavailable naming engines that did not answer.
-  Result<VerifyReport> verify(const std::string& path, const std::vector<std::string>& engines,
-                              std::uint64_t wait_ms, const std::function<void()>& idle);
+  Result<EnginesReport> verify(const std::string& path, const std::vector<std::string>& engines,
+                               std::uint64_t wait_ms, const std::function<void()>& idle);
 
   // Bars every receiver that does not hold K: they come back in a new life, restore, and open their
   // gates. Returns their names. Error kConflict: an attempt is active.
