@@ -145,9 +145,9 @@ def check_export(wrap: Wrap, mine: Export, of_whole: Export, where: str) -> None
     def step(number: int) -> None:
         with torch.no_grad():
             for tensor in whole.values():
-                perturb(tensor.detach(), number, nans=False)
+                perturb(tensor.detach(), number, nans=mine is moving)
             for tensor in state_tensors(owner.source.model).values():
-                perturb(local_tensor(tensor), number, nans=False)
+                perturb(local_tensor(tensor), number, nans=mine is moving)
 
     def save() -> State:
         return {name: one.detach().clone() for name, one in of_whole(whole).items()}

@@ -1,6 +1,10 @@
 """Owners of plain modules: what one rank declares, and what its payloads say."""
 
 import multiprocessing
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -228,6 +232,7 @@ def test_what_export_must_not_do() -> None:
     for export, said in (
         (writes, "export wrote to weight: it has to make new tensors"),
         (lambda state: {"weight": 1}, "export made weight a int, not a tensor"),
+        (lambda state: list(state), "export made a list, not a dict of tensors"),
         (lambda state: {"weight": state["nothing"]}, "export failed: 'nothing'"),
     ):
         model = Scaled()
@@ -239,6 +244,91 @@ def test_what_export_must_not_do() -> None:
     calls[0] = 100
     with pytest.raises(dcr.errors.Mismatch, match="export made late, which it had not made before"):
         owner.prepare()
+
+
+def test_an_export_may_refuse_odd_values() -> None:
+    def moves(state: Exported) -> Exported:
+        assert all(bool(one.isfinite().all()) for one in state.values())
+        return {f"model.{name}": one for name, one in state.items()}
+
+    model = Scaled()
+    owner = ModelOwner(model, export=moves)
+    assert owner.source.computed
+    with torch.no_grad():
+        model.bias[1] += 1
+    assert owner.prepare().result.changed_canonical_words == 1
+
+
+class Ranks:
+    """Trainer ranks as threads, which exchange bytes."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._barrier = threading.Barrier(count, timeout=60)
+        self._said = [b""] * count
+
+    def exchange(self, rank: int) -> Callable[[bytes], Sequence[bytes]]:
+        def exchanged(mine: bytes) -> Sequence[bytes]:
+            self._said[rank] = mine
+            self._barrier.wait()
+            of_all = list(self._said)
+            self._barrier.wait()
+            return of_all
+
+        return exchanged
+
+    def run(self, work: Callable[[int], Any]) -> list[Any]:
+        with ThreadPoolExecutor(self._count) as threads:
+            return list(threads.map(work, range(self._count)))
+
+
+def test_export_is_called_on_all_ranks_or_on_none() -> None:
+    calls = [0, 0]
+    ranks = Ranks(2)
+
+    def owner_of(rank: int) -> ModelOwner:
+        def export(state: Exported) -> Exported:
+            calls[rank] += 1
+            return {name: one * 2.5 if "head" in name else one for name, one in state.items()}
+
+        stage = torch.nn.Module()
+        stage.register_module("head" if rank else "body", torch.nn.Linear(3, 2))
+        return ModelOwner(stage, export=export, exchange=ranks.exchange(rank), rank=rank, ranks=2)
+
+    owners = ranks.run(owner_of)
+    assert [owner.source.computed for owner in owners] == [True, True]
+    before = list(calls)
+    with torch.no_grad():
+        owners[0].source.model.body.weight[0, 0] += 1
+    changed = [one.result.changed_canonical_words for one in ranks.run(lambda i: owners[i].prepare())]
+    assert changed == [1, 0]
+    assert calls == [one + 1 for one in before]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_what_a_rank_raises_is_heard_by_all(late: bool) -> None:
+    """Before ranks agree on whether export computes, and after."""
+    ranks = Ranks(2)
+
+    def export(state: Exported) -> Exported:
+        if late and all(one.dtype == torch.float32 for one in state.values()):
+            raise MemoryError("no room")
+        return {name: one * 2.5 for name, one in state.items()}
+
+    class Broken(torch.nn.Module):
+        def state_dict(self, *_: Any, **__: Any) -> Any:
+            raise MemoryError("no room")
+
+    def owner_of(rank: int) -> str:
+        model = Broken() if rank and not late else torch.nn.Linear(3, 2)
+        of = export if rank else lambda state: {name: one * 2 for name, one in state.items()}
+        with pytest.raises(Exception) as raised:
+            ModelOwner(model, export=of, exchange=ranks.exchange(rank), rank=rank, ranks=2)
+        return f"{type(raised.value).__name__}: {raised.value}"
+
+    first, second = ranks.run(owner_of)
+    assert "no room" in second
+    assert "rank 1 has no owner" in first and "no room" in first
 
 
 def test_refused_by_name() -> None:

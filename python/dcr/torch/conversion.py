@@ -83,15 +83,23 @@ def run_export(export: Export, state: dict[str, torch.Tensor]) -> Mapping[str, t
     Raises:
         dcr.errors.InvalidArgument: what it raised, or that it wrote to what it was given.
     """
-    before = {name: tensor._version for name, tensor in state.items()}
+
+    def writes(tensor: torch.Tensor) -> int:
+        # Of a DTensor its rank's part counts.
+        local: torch.Tensor = getattr(tensor, "_local_tensor", tensor)
+        return tensor._version + local._version
+
+    before = {name: writes(tensor) for name, tensor in state.items()}
     try:
         with torch.no_grad():
             made = export(dict(state))
     except Exception as error:
         raise InvalidArgument(f"export failed: {error}") from error
     for name, tensor in state.items():
-        if tensor._version != before[name]:
+        if writes(tensor) != before[name]:
             raise InvalidArgument(f"export wrote to {name}: it has to make new tensors", name)
+    if not isinstance(made, Mapping):
+        raise InvalidArgument(f"export made a {type(made).__name__}, not a dict of tensors")
     for name, one in made.items():
         if not isinstance(one, torch.Tensor):
             raise InvalidArgument(f"export made {name} a {type(one).__name__}, not a tensor", name)
@@ -133,7 +141,10 @@ def _prove(
         name: _random(shape, dtypes[name], seed)
         for seed, (name, shape) in enumerate(shapes.items())
     }
-    made = run_export(export, state)
+    try:
+        made = run_export(export, state)
+    except InvalidArgument as error:
+        raise Unsupported(f"export does not take all bits: {error}") from error
     expected: dict[str, torch.Tensor] = {}
     of: dict[str, torch.dtype] = {}
     for name, parts in learned.items():

@@ -11,7 +11,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from dcr import _core
-from dcr.errors import Error, InvalidArgument, Mismatch
+from dcr.errors import InvalidArgument, Mismatch
 from dcr.torch.conversion import Export
 from dcr.torch.source import CanonicalDtype, SourceModel
 
@@ -118,7 +118,10 @@ class ModelOwner:
         self._exchange = exchange
         self._progress = progress
         self.source, declarations = declare(
-            lambda: SourceModel(model, dtype=dtype, export=export), exchange, rank, ranks
+            lambda agree: SourceModel(model, dtype=dtype, export=export, agree=agree),
+            exchange,
+            rank,
+            ranks,
         )
         self._core = _core.EmbeddedOwner(
             declarations,
@@ -135,9 +138,9 @@ class ModelOwner:
         self._written = False  # receivers may hold other weights than any version's
         self._open: PreparedRefit | None = None
         self._steps = watch_steps(self)
-        self._set_storages()
         if replicas:
             self.check_replicas()
+        self._set_storages()
         self._core.initialize(version, progress=progress)
         self._core.clear_storages()
         self._version = version
@@ -182,6 +185,7 @@ class ModelOwner:
         """
         self._set_storages()
         digests = self._core.replica_digests(self._progress)
+        self._clear_storages()
         self._core.check_replicas(list(self._exchange(digests)))
 
     def prepare(
@@ -203,9 +207,7 @@ class ModelOwner:
         if mode is None:
             mode = "dense" if self._written else "overwrite" if self._open else "mixed"
         target = self._version + 1 if target_version is None else target_version
-        # What was computed for an attempt is what a retry is about.
-        if not self.source.computed or self._open is None:
-            self._set_storages()
+        self._set_storages()
         self._attempt += 1
         if self._fresh:
             self._candidate += 1
@@ -226,11 +228,12 @@ class ModelOwner:
                 needs=needs,
                 progress=self._progress,
             )
-        finally:
-            # Parameters may go elsewhere until the commit, which looks them up again.
+        except BaseException:
             self._core.clear_storages()
+            raise
         self._fresh, self._written = False, written
         self._open = PreparedRefit(self._version, target, payloads, result)
+        self._clear_storages()
         return self._open
 
     def commit(self) -> None:
@@ -242,7 +245,7 @@ class ModelOwner:
         self._open, self._fresh, self._written = None, True, False
         self._version = target
         if not self.source.computed:
-            self._set_storages()
+            self._set_storages()  # they may have moved meanwhile
         self._core.commit(target, progress=self._progress)
         self._core.clear_storages()
 
@@ -273,7 +276,15 @@ class ModelOwner:
         self._steps()
 
     def _set_storages(self) -> None:
-        self._core.set_storages(self.source.storages())
+        """Looks up where the weights are. What was computed for an open refit is what all of that
+        is about."""
+        if not self.source.computed or self._open is None:
+            self._core.set_storages(self.source.storages())
+
+    def _clear_storages(self) -> None:
+        """Parameters may go elsewhere until they are needed again."""
+        if not self.source.computed or self._open is None:
+            self._core.clear_storages()
 
 
 def ranks_of(
@@ -297,25 +308,42 @@ def _alone(mine: bytes) -> Sequence[bytes]:
     return [mine]
 
 
+class _Heard(Mismatch):
+    """What another rank has said to all: it need not be said again."""
+
+
 def declare(
-    make: Callable[[], SourceModel], exchange: Exchange, rank: int, ranks: int
+    make: Callable[[Callable[[bool], bool]], SourceModel],
+    exchange: Exchange,
+    rank: int,
+    ranks: int,
 ) -> tuple[SourceModel, list[bytes]]:
     """This rank's part of the model, and all ranks' declarations.
 
-    A rank that can't declare its part says so to the others, which would wait for it.
+    `make` is given what tells whether any rank says yes. A rank that can't declare its part says so
+    to the others, which would wait for it.
     """
+
+    def hear(mine: bytes) -> list[bytes]:
+        of_all = list(exchange(mine))
+        for other, said in enumerate(of_all):
+            if said.startswith(_FAILED) and other != rank:
+                text = said.removeprefix(_FAILED).decode(errors="replace")
+                raise _Heard(f"rank {other} has no owner: {text}")
+        return of_all
+
+    def agree(mine: bool) -> bool:
+        return b"yes" in hear(b"yes" if mine else b"no")
+
     try:
-        source = make()
+        source = make(agree)
         declaration = source.declaration(rank, ranks)
-    except Error as error:
+    except _Heard:
+        raise
+    except Exception as error:  # no memory, too
         exchange(_FAILED + str(error).encode())
         raise
-    declarations = list(exchange(declaration))
-    for other, said in enumerate(declarations):
-        if said.startswith(_FAILED):
-            text = said.removeprefix(_FAILED).decode(errors="replace")
-            raise Mismatch(f"rank {other} has no owner: {text}")
-    return source, declarations
+    return source, hear(declaration)
 
 
 class WatchedOwner(Protocol):

@@ -150,7 +150,10 @@ class Owner:
         self._exchange = exchange
         self._replicas_every = check_replicas_every
         self.source, declarations = declare(
-            lambda: SourceModel(model, dtype=dtype, export=export), exchange, rank, ranks
+            lambda agree: SourceModel(model, dtype=dtype, export=export, agree=agree),
+            exchange,
+            rank,
+            ranks,
         )
         self._core = _core.EmbeddedOwner(
             declarations,

@@ -250,7 +250,8 @@ class SourceModel:
 
     `export`, if it only moves elements, is learned once, over whole tensors. Else it is called for
     each refit with the tensors that this rank holds, DTensors as they are, and what it makes of
-    them is what the rank holds of the checkpoint.
+    them is what the rank holds of the checkpoint. `agree` is told whether it computes here, and
+    says whether it does on any rank: it is called on all of them then.
     """
 
     def __init__(
@@ -259,6 +260,7 @@ class SourceModel:
         *,
         dtype: CanonicalDtype = None,
         export: Export | None = None,
+        agree: Callable[[bool], bool] = bool,
     ) -> None:
         self.model = unwrapped(model)
         refuse(model)
@@ -271,6 +273,8 @@ class SourceModel:
         self._staged: dict[torch.device, _core.StagedDevice] = {}  # that tensors lay on
         tensors = state_tensors(self.model)
         conversion = self._learn(tensors, export)
+        if export is not None and agree(conversion is None):
+            conversion = None
         if conversion is None:
             self._export = export
             # Of copies, as nobody knows yet what it does to them.
