@@ -2,11 +2,13 @@
 // stands, ends a transition that does not come to an end, has receivers restored, leads it.
 //
 //   auto as = dcr::RunOperator::join(*run);
-//   const auto seen = as->look(1000);          // what is committed, engines, members, what they
-//   wait for as->end_transition(); as->restore(1000);
+//   // What is committed, engines, members, what they wait for:
+//   const auto seen = as->look(1000);
+//   as->end_transition();
+//   as->restore(1000);
 //
-//   auto coordinator = dcr::RunCoordinator::join(*run, "coordinator-0");    // until it is
-//   destroyed
+//   // Until it is destroyed:
+//   auto coordinator = dcr::RunCoordinator::join(*run, "coordinator-0");
 #pragma once
 
 #include <cstdint>

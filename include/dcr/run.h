@@ -178,8 +178,8 @@ class RunReceiver {
 
 struct RunGateOptions {
   std::vector<std::string> receivers;  // names of all of the engine's
-  // Requests that have not finished `drain_ms` (the run's settings) after the gate began to close
-  // are failed; else it goes on waiting for them.
+  // Requests that have not finished half of `drain_ms` (the run's settings) after the gate began to
+  // close are failed; else it goes on waiting for them, and attempts fail after the whole of it.
   bool fail_overdue = false;
 };
 
@@ -212,7 +212,8 @@ class RunGate {
   // Why it is not open; empty: it is.
   std::string closed_because();
   // Which receiver takes no part, and why, so that it cannot open; empty: none that is known of.
-  std::string refusal();
+  // Nothing: the gate does not answer, or takes no part any more.
+  std::optional<std::string> refusal();
 
   struct State;
   explicit RunGate(std::unique_ptr<State> state);

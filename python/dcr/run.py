@@ -228,8 +228,8 @@ class Run:
     ) -> "Gate":
         """Joins as the request gate of an engine, which has these receivers.
 
-        `fail_overdue`: requests that have not finished `drain_ms` (of the run's settings) after the
-        gate began to close are failed; else it goes on waiting for them.
+        `fail_overdue`: requests that have not finished half of `drain_ms` (of the run's settings)
+        after the gate began to close are failed; else it goes on waiting for them.
         """
         return Gate(self, engine, receivers, agent, fail_overdue)
 
@@ -374,7 +374,7 @@ class Gate:
             return
         self._look_at = now + _REFUSAL_SECONDS
         refusal = self._core.refusal()
-        if refusal == self.refusal:
+        if refusal is None or refusal == self.refusal:
             return
         self.refusal = refusal
         if refusal:

@@ -188,7 +188,7 @@ class PythonRunGate : public Handle<RunGate> {
     core()->done(work, failure ? Status(Code::kUnavailable, *failure) : Status());
   }
 
-  std::string refusal() {
+  std::optional<std::string> refusal() {
     const std::shared_ptr<RunGate> gate = core();
     const nb::gil_scoped_release release;
     return gate->refusal();
@@ -275,7 +275,8 @@ void bind_members(nb::module_& module) {
            "Answers what next() gave.");
   gate.def("closed_because", &PythonRunGate::closed_because, "Why it is not open; empty: it is.");
   gate.def("refusal", &PythonRunGate::refusal,
-           "Which receiver takes no part, and why; empty: none that is known of.");
+           "Which receiver takes no part, and why; empty: none that is known of; None: "
+           "the gate does not answer.");
   gate.def("close", &PythonRunGate::close, "Leaves the run.");
   forbid_pickling(gate);
 }

@@ -225,7 +225,8 @@ def draining(run: Path, model: Path, overdue: str) -> None:
 @pytest.mark.parametrize("overdue", ["abort", "wait"])
 def test_requests_that_do_not_drain(run: Path, tmp_path: Path, overdue: str) -> None:
     run.mkdir(mode=0o700)
-    (run / "settings.toml").write_text("[waits]\ndrain_ms = 300\n")
+    drain_ms = 2000 if overdue == "abort" else 300
+    (run / "settings.toml").write_text(f"[waits]\ndrain_ms = {drain_ms}\n")
     (model,) = make_model(tmp_path, 1)
     Child(draining, run, model, overdue, **REAL).result()
 

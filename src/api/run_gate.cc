@@ -119,14 +119,14 @@ void RunGate::done(const GateWork& work, const Status& status) {
   taken.post(done);
 }
 
-std::string RunGate::refusal() {
+std::optional<std::string> RunGate::refusal() {
   {
     const std::lock_guard<std::mutex> lock(state_->mutex);
-    if (!state_->failure.ok()) return {};
+    if (!state_->failure.ok()) return std::nullopt;
   }
   const auto answers = std::make_shared<EventQueue<std::string>>();
   state_->loop->ask([answers](const Gate& gate) { answers->push(gate.refusal()); });
-  return answers->pop(kAnswerMs).value_or("");
+  return answers->pop(kAnswerMs);
 }
 
 std::string RunGate::closed_because() {

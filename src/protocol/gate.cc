@@ -259,6 +259,9 @@ void Gate::watch_membership() {
                            std::to_string(options_.waits.membership_ms) + " ms");
 }
 
+// The coordinator, which counts from before, fails the attempt after the whole of it.
+Milliseconds Gate::overdue_at() const { return closing_since_ + options_.waits.drain_ms / 2; }
+
 void Gate::watch_drain() {
   if (state_ != State::kClosing) return;
   if (closes_ == 0 && now_ >= close_again_at_) {
@@ -266,8 +269,9 @@ void Gate::watch_drain() {
     closes_ = 1;
     effects_->emplace_back(CloseAndDrain{aborted_});
   }
-  const bool overdue = now_ >= closing_since_ + options_.waits.drain_ms;
-  if (!overdue || aborted_ || options_.drain_overdue != GateOptions::DrainOverdue::kAbort) return;
+  if (now_ < overdue_at() || aborted_ ||
+      options_.drain_overdue != GateOptions::DrainOverdue::kAbort)
+    return;
   DCR_PROBE("requests that do not drain are failed");
   aborted_ = true;
   ++closes_;
@@ -354,7 +358,7 @@ Milliseconds Gate::wake_at() const {
   if (state_ == State::kClosing) {
     at = std::min(at, close_again_at_);
     if (!aborted_ && options_.drain_overdue == GateOptions::DrainOverdue::kAbort) {
-      at = std::min(at, closing_since_ + options_.waits.drain_ms);
+      at = std::min(at, overdue_at());
     }
   }
   if (session_.enrolled()) {

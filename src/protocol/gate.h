@@ -21,7 +21,8 @@ namespace dcr {
 struct GateOptions {
   std::string engine;                  // its name
   std::vector<std::string> receivers;  // of the engine, all of them
-  // When requests do not drain in time: fail them, or go on waiting.
+  // When requests do not drain in time: fail them at half of `drain_ms`, so that the attempt need
+  // not fail, or go on waiting.
   enum class DrainOverdue : std::uint8_t { kWait, kAbort };
   DrainOverdue drain_overdue = DrainOverdue::kWait;
   Waits waits;
@@ -91,6 +92,7 @@ class Gate {
   void advance();
   void follow_session();
   void watch_membership();
+  Milliseconds overdue_at() const;
   void watch_drain();
   void call_control();
   void close(const std::string& why);

@@ -424,7 +424,7 @@ TEST_F(GateTest, OrAreFailedWhereThatWasChosen) {
   options.drain_overdue = GateOptions::DrainOverdue::kAbort;
   become_open();
   EXPECT_EQ(close(0, 3), "drain\n");
-  EXPECT_EQ(pass(options.waits.drain_ms - 1), "");
+  EXPECT_EQ(pass(options.waits.drain_ms / 2 - 1), "");
   EXPECT_EQ(pass(1), "drain, failing requests\n");
   EXPECT_EQ(pass(options.waits.drain_ms), "");
   EXPECT_EQ(drained(), "");
