@@ -300,8 +300,8 @@ def test_export_is_called_on_all_ranks_or_on_none() -> None:
     before = list(calls)
     with torch.no_grad():
         owners[0].source.model.body.weight[0, 0] += 1
-    changed = [one.result.changed_canonical_words for one in ranks.run(lambda i: owners[i].prepare())]
-    assert changed == [1, 0]
+    prepared = ranks.run(lambda rank: owners[rank].prepare())
+    assert [one.result.changed_canonical_words for one in prepared] == [1, 0]
     assert calls == [one + 1 for one in before]
 
 
