@@ -7,11 +7,6 @@
 #include "runtime/event_queue.h"
 
 namespace dcr {
-namespace {
-
-constexpr std::uint64_t kAnswerMs = 500;
-
-}  // namespace
 
 struct RunGate::State {
   using Loop = EndpointLoop<Gate, GateEvent, GateEffect>;

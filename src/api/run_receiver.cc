@@ -174,7 +174,6 @@ void RunReceiver::stop() { state_->member->stop(); }
 bool RunReceiver::has_applied() const { return state_->has_applied; }
 
 std::string RunReceiver::status() {
-  constexpr std::uint64_t kAnswerMs = 500;
   const auto answers = std::make_shared<EventQueue<std::string>>();
   {
     const std::lock_guard<std::mutex> lock(state_->mutex);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -13,6 +14,9 @@
 #include "runtime/threads.h"
 
 namespace dcr {
+
+// That an endpoint's loop has for the answer to a question of this process.
+inline constexpr std::uint64_t kAnswerMs = 500;
 
 // Members share it: it is there for as long as one of them is.
 struct RunSession::State {
