@@ -75,6 +75,21 @@ Status check_label(const std::string& label);
 
 enum class AttemptState : std::uint8_t { kNone = 0, kActive = 1, kObsolete = 2, kCommitted = 3 };
 
+// "none", "active", "obsolete", "committed".
+constexpr const char* attempt_state_name(AttemptState state) {
+  switch (state) {
+    case AttemptState::kNone:
+      return "none";
+    case AttemptState::kActive:
+      return "active";
+    case AttemptState::kObsolete:
+      return "obsolete";
+    case AttemptState::kCommitted:
+      return "committed";
+  }
+  return "unknown";
+}
+
 struct OwnerBinding {
   Endpoint endpoint;
   Candidate candidate;
@@ -134,6 +149,19 @@ enum class MemberState : std::uint8_t {
   kWaiting = 1,   // joined while an attempt was active, or without a version: a prepare admits it
   kMember = 2,    // the next prepare binds it
 };
+
+// "enrolled", "waiting", "member".
+constexpr const char* member_state_name(MemberState state) {
+  switch (state) {
+    case MemberState::kEnrolled:
+      return "enrolled";
+    case MemberState::kWaiting:
+      return "waiting";
+    case MemberState::kMember:
+      return "member";
+  }
+  return "unknown";
+}
 
 // One endpoint. An incarnation that is not in its row is barred: a later one replaced it, or `bar`
 // removed the row.

@@ -20,15 +20,6 @@ namespace {
 
 namespace nb = nanobind;
 
-struct EngineRow {
-  std::string name;
-  bool answers = false;
-  bool open = false;
-  std::string reason;
-  double seconds = 0;
-  std::optional<std::uint64_t> version;
-};
-
 struct MemberRow {
   std::string name;
   std::string role;
@@ -48,65 +39,24 @@ struct StatusRow {
   std::string attempt_mode;
   std::uint64_t attempt_version = 0;
   std::string leader;
-  std::vector<EngineRow> engines;
+  std::vector<EngineOverview> engines;
   std::vector<MemberRow> members;
 };
 
-const char* attempt_state_name(AttemptState state) {
-  switch (state) {
-    case AttemptState::kNone:
-      return "none";
-    case AttemptState::kActive:
-      return "active";
-    case AttemptState::kObsolete:
-      return "obsolete";
-    case AttemptState::kCommitted:
-      return "committed";
-  }
-  return "unknown";
-}
-
-const char* mode_name(AttemptMode mode) {
-  switch (mode) {
-    case AttemptMode::kMixed:
-      return "mixed";
-    case AttemptMode::kOverwrite:
-      return "overwrite";
-    case AttemptMode::kDense:
-      return "dense";
-  }
-  return "unknown";
-}
-
-const char* membership_name(MemberState state) {
-  switch (state) {
-    case MemberState::kEnrolled:
-      return "enrolled";
-    case MemberState::kWaiting:
-      return "waiting";
-    case MemberState::kMember:
-      return "member";
-  }
-  return "unknown";
-}
-
-StatusRow row_of(const RunOverview& seen) {
+StatusRow row_of(RunOverview seen) {
   const TransitionRecord& attempt = seen.records.transition;
   StatusRow row;
   row.version = seen.records.commit.id.version;
   row.label = seen.records.commit.label;
   row.attempt = attempt.attempt;
   row.attempt_state = attempt_state_name(attempt.state);
-  row.attempt_mode = mode_name(attempt.mode);
+  row.attempt_mode = attempt_mode_name(attempt.mode);
   row.attempt_version = attempt.attempt == 0 ? 0 : attempt.base.version + 1;
   row.leader = seen.records.leader.holder.name;
-  for (const EngineOverview& engine : seen.engines) {
-    row.engines.push_back(
-        {engine.name, engine.answered, engine.open, engine.reason, engine.seconds, engine.held});
-  }
+  row.engines = std::move(seen.engines);
   for (const MemberOverview& one : seen.members) {
     row.members.push_back({one.member.endpoint.name, std::string(role_name(one.member.role)),
-                           membership_name(one.member.state), one.member.engine, one.answered,
+                           member_state_name(one.member.state), one.member.engine, one.answered,
                            one.state, one.detail, one.held});
   }
   return row;
@@ -159,13 +109,13 @@ class PythonRunCoordinator : public Handle<RunCoordinator> {
 };
 
 void bind_rows(nb::module_& module) {
-  Record<EngineRow>(module, "EngineStatus", "An engine of a run.")
-      .field("name", &EngineRow::name, "Its own.")
-      .field("answers", &EngineRow::answers, "Its gate does; else only the version is known.")
-      .field("open", &EngineRow::open, "It admits requests.")
-      .field("reason", &EngineRow::reason, "Why it does not.")
-      .field("seconds", &EngineRow::seconds, "That it has been open, or not.")
-      .field("version", &EngineRow::version,
+  Record<EngineOverview>(module, "EngineStatus", "An engine of a run.")
+      .field("name", &EngineOverview::name, "Its own.")
+      .field("answers", &EngineOverview::answered, "Its gate does; else only the version is known.")
+      .field("open", &EngineOverview::open, "It admits requests.")
+      .field("reason", &EngineOverview::reason, "Why it does not.")
+      .field("seconds", &EngineOverview::seconds, "That it has been open, or not.")
+      .field("version", &EngineOverview::held,
              "The oldest that its receivers hold; None: one holds none.");
   Record<MemberRow>(module, "MemberStatus", "An endpoint of a run.")
       .field("name", &MemberRow::name, "Its own.")

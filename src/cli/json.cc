@@ -35,9 +35,8 @@ void add_measured(Json& json, const Measured& measured) {
 }
 
 Json transition_of(const TransitionRecord& transition) {
-  const char* const states[] = {"none", "active", "obsolete", "committed"};
   return {{"attempt", transition.attempt},
-          {"state", states[static_cast<unsigned>(transition.state)]},
+          {"state", attempt_state_name(transition.state)},
           {"mode", attempt_mode_name(transition.mode)},
           {"base_version", transition.base.version},
           {"dirty", transition.dirty()}};
@@ -278,12 +277,11 @@ std::string status_json(const RunStatus& status, const std::vector<EngineStatus>
   json["engines"] = engines_json(engines, records.commit.id.version);
   json["endpoints"] = Json::array();
   for (const Member& member : status.membership.members) {
-    const char* const states[] = {"enrolled", "waiting", "member"};
     Json entry = {{"name", member.endpoint.name},
                   {"role", role_name(member.role)},
                   {"incarnation", member.endpoint.incarnation},
                   {"engine", member.engine},
-                  {"membership", states[static_cast<unsigned>(member.state)]}};
+                  {"membership", member_state_name(member.state)}};
     const auto found = status.endpoints.find(member.endpoint.name);
     entry["answered"] = found != status.endpoints.end();
     if (found != status.endpoints.end()) entry.update(reply_of(found->second));

@@ -15,9 +15,8 @@ std::string version_text(const CommitRecord& record) {
 // "attempt 4 is active, for version 3, mixed".
 std::string transition_text(const TransitionRecord& transition) {
   if (transition.attempt == 0) return "no attempt yet";
-  const char* const states[] = {"none", "active", "obsolete", "committed"};
   return fmt::format("attempt {} is {}, for version {}, {}{}", transition.attempt,
-                     states[static_cast<unsigned>(transition.state)], transition.base.version + 1,
+                     attempt_state_name(transition.state), transition.base.version + 1,
                      attempt_mode_name(transition.mode),
                      transition.dirty() ? ", some of it may be written" : "");
 }
@@ -71,9 +70,8 @@ std::string status_text(const RunStatus& status, const std::vector<EngineStatus>
   }
   for (const Member& member : status.membership.members) {
     if (member.role == Role::kGate) continue;  // it is the engine's
-    const char* const states[] = {"enrolled", "waiting", "member"};
     text += fmt::format("{} {}: {}", role_name(member.role), member.endpoint.name,
-                        states[static_cast<unsigned>(member.state)]);
+                        member_state_name(member.state));
     const auto found = status.endpoints.find(member.endpoint.name);
     if (found == status.endpoints.end()) {
       text += ", silent\n";

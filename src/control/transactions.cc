@@ -17,20 +17,6 @@ std::string text_of(VersionId id) {
   return "version " + std::to_string(id.version) + " of attempt " + std::to_string(id.baseline);
 }
 
-const char* state_name(AttemptState state) {
-  switch (state) {
-    case AttemptState::kNone:
-      return "none";
-    case AttemptState::kActive:
-      return "active";
-    case AttemptState::kObsolete:
-      return "obsolete";
-    case AttemptState::kCommitted:
-      return "committed";
-  }
-  return "unknown";
-}
-
 Status check_token(const LeaderRow& leader, std::uint64_t token) {
   if (token == 0) return {Code::kInvalidArgument, "leader token 0 is none: claim leadership first"};
   if (token == leader.token) return {};
@@ -49,7 +35,7 @@ Status check_active(const TransitionRecord& transition, std::uint64_t attempt) {
   if (last && transition.state == AttemptState::kActive) return {};
   return {Code::kConflict, "attempt " + std::to_string(attempt) + " is not active: attempt " +
                                std::to_string(transition.attempt) + " is the last one and " +
-                               state_name(transition.state)};
+                               attempt_state_name(transition.state)};
 }
 
 Status check_inactive(const TransitionRecord& transition, const char* what) {
