@@ -82,7 +82,8 @@ class RunOperator {
 class RunCoordinator {
  public:
   // Errors: as RunOwner::join.
-  static Result<std::unique_ptr<RunCoordinator>> join(RunSession& run, const std::string& name);
+  static Result<std::unique_ptr<RunCoordinator>> join(RunSession& run, const std::string& name,
+                                                      const CancelToken* cancel = nullptr);
   ~RunCoordinator();
   RunCoordinator(const RunCoordinator&) = delete;
   RunCoordinator& operator=(const RunCoordinator&) = delete;

@@ -28,6 +28,7 @@
 #include <string>
 #include <vector>
 
+#include "dcr/cancel.h"
 #include "dcr/control.h"
 #include "dcr/owner.h"
 #include "dcr/receiver.h"
@@ -93,8 +94,10 @@ class RunOwner {
   // first refit sends everything. Nobody else may call it until this is destroyed. Errors: kExists,
   // such an owner takes part already; those of the run's directory. With a file: kInvalidArgument,
   // it has no such owner; kMismatch, its directory is not the coordinators'; kUnavailable, none of
-  // them answers; those of the endpoint's key and address.
-  static Result<std::unique_ptr<RunOwner>> join(RunSession& run, EmbeddedOwner& owner);
+  // them answers, which takes ten seconds; those of the endpoint's key and address; kCancelled by
+  // `cancel` (may be null).
+  static Result<std::unique_ptr<RunOwner>> join(RunSession& run, EmbeddedOwner& owner,
+                                                const CancelToken* cancel = nullptr);
   ~RunOwner();
   RunOwner(const RunOwner&) = delete;
   RunOwner& operator=(const RunOwner&) = delete;
@@ -108,7 +111,7 @@ class RunOwner {
   // same for all owners; kCancelled after interrupt(); kUnknownOutcome.
   std::optional<Result<RefitOutcome>> wait(std::uint64_t wait_ms);
   // What the refit that is open waits for, as whoever leads says; waits a moment for the answer.
-  std::string waits_for();
+  std::string waits_for(const CancelToken* cancel = nullptr);
   // Ends the refit that is open, unless everything of it has been sent, on all owners: every
   // attempt at it fails, or it is withdrawn where none has begun. From now on this owner reads no
   // weights for it. wait() has the outcome soon; called again it withdraws the refit in any case.
@@ -140,7 +143,8 @@ class RunReceiver {
  public:
   // Errors: kExists, a receiver of this name takes part already; as RunOwner::join.
   static Result<std::unique_ptr<RunReceiver>> join(RunSession& run, const std::string& name,
-                                                   const std::string& engine);
+                                                   const std::string& engine,
+                                                   const CancelToken* cancel = nullptr);
   ~RunReceiver();
   RunReceiver(const RunReceiver&) = delete;
   RunReceiver& operator=(const RunReceiver&) = delete;
@@ -166,8 +170,9 @@ class RunReceiver {
   // Whether it has ever held what was committed.
   bool has_applied() const;
 
-  // What it waits for or does, in words; "serves nothing" outside serve().
-  std::string status();
+  // What it waits for or does, in words; "serves nothing" outside serve(). Waits a moment for the
+  // answer, or until `cancel`.
+  std::string status(const CancelToken* cancel = nullptr);
 
   struct State;
   explicit RunReceiver(std::unique_ptr<State> state);
@@ -197,7 +202,8 @@ class RunGate {
   // Closed until the first work says otherwise. Errors: kInvalidArgument without receivers; as
   // RunReceiver::join.
   static Result<std::unique_ptr<RunGate>> join(RunSession& run, const std::string& engine,
-                                               RunGateOptions options);
+                                               RunGateOptions options,
+                                               const CancelToken* cancel = nullptr);
   ~RunGate();
   RunGate(const RunGate&) = delete;
   RunGate& operator=(const RunGate&) = delete;
@@ -209,8 +215,8 @@ class RunGate {
   // what was to open keeps the gate closed, with that reason.
   void done(const GateWork& work, const Status& status);
 
-  // Why it is not open; empty: it is.
-  std::string closed_because();
+  // Why it is not open; empty: it is. Waits a moment for the answer, or until `cancel`.
+  std::string closed_because(const CancelToken* cancel = nullptr);
   // Which receiver takes no part, and why, so that it cannot open; empty: none that is known of.
   // Nothing: the gate does not answer, or takes no part any more.
   std::optional<std::string> refusal();

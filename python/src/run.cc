@@ -65,8 +65,8 @@ class PythonRunOwner : public Handle<RunOwner> {
 
   std::string waits_for() {
     const std::shared_ptr<RunOwner> owner = core();
-    const nb::gil_scoped_release release;
-    return owner->waits_for();
+    return run_blocking<std::string>(
+        [&](const Blocking& call) { return owner->waits_for(call.cancel); });
   }
 
   bool interrupt() {
@@ -79,7 +79,8 @@ class PythonRunOwner : public Handle<RunOwner> {
   static std::unique_ptr<RunOwner> join(PythonRun& run, nb::handle object) {
     const std::shared_ptr<RunSession> session = run.core();
     EmbeddedOwner& owner = embedded_owner(object);
-    return without_gil([&] { return RunOwner::join(*session, owner); });
+    return run_blocking<std::unique_ptr<RunOwner>>(
+        [&](const Blocking& call) { return RunOwner::join(*session, owner, call.cancel); });
   }
 };
 
@@ -156,15 +157,17 @@ class PythonRunReceiver : public Handle<RunReceiver> {
 
   std::string status() {
     const std::shared_ptr<RunReceiver> receiver = core();
-    const nb::gil_scoped_release release;
-    return receiver->status();
+    return run_blocking<std::string>(
+        [&](const Blocking& call) { return receiver->status(call.cancel); });
   }
 
  private:
   static std::unique_ptr<RunReceiver> join(PythonRun& run, const std::string& name,
                                            const std::string& engine) {
     const std::shared_ptr<RunSession> session = run.core();
-    return without_gil([&] { return RunReceiver::join(*session, name, engine); });
+    return run_blocking<std::unique_ptr<RunReceiver>>([&](const Blocking& call) {
+      return RunReceiver::join(*session, name, engine, call.cancel);
+    });
   }
 };
 
@@ -196,15 +199,17 @@ class PythonRunGate : public Handle<RunGate> {
 
   std::string closed_because() {
     const std::shared_ptr<RunGate> gate = core();
-    const nb::gil_scoped_release release;
-    return gate->closed_because();
+    return run_blocking<std::string>(
+        [&](const Blocking& call) { return gate->closed_because(call.cancel); });
   }
 
  private:
   static std::unique_ptr<RunGate> join(PythonRun& run, const std::string& engine,
                                        RunGateOptions options) {
     const std::shared_ptr<RunSession> session = run.core();
-    return without_gil([&] { return RunGate::join(*session, engine, std::move(options)); });
+    return run_blocking<std::unique_ptr<RunGate>>([&](const Blocking& call) {
+      return RunGate::join(*session, engine, std::move(options), call.cancel);
+    });
   }
 };
 

@@ -104,7 +104,8 @@ class PythonRunCoordinator : public Handle<RunCoordinator> {
  private:
   static std::unique_ptr<RunCoordinator> join(PythonRun& run, const std::string& name) {
     const std::shared_ptr<RunSession> session = run.core();
-    return without_gil([&] { return RunCoordinator::join(*session, name); });
+    return run_blocking<std::unique_ptr<RunCoordinator>>(
+        [&](const Blocking& call) { return RunCoordinator::join(*session, name, call.cancel); });
   }
 };
 

@@ -13,6 +13,7 @@ from typing import Any
 import dcr
 import numpy as np
 import pytest
+from interrupts import interrupted_after
 
 
 @pytest.fixture(autouse=True)
@@ -27,25 +28,6 @@ def long_state() -> dict[str, Any]:
     """Tensors that take a minute to read and no memory: all are the same zeros."""
     zeros = np.zeros(1 << 28, np.uint8)
     return {f"tensor.{number:04}": zeros for number in range(800)}
-
-
-def interrupted_after(seconds: float, call: Callable[[], object]) -> float:
-    """Seconds from SIGINT to KeyboardInterrupt."""
-    sent = []
-
-    def send() -> None:
-        sent.append(time.monotonic())
-        os.kill(os.getpid(), signal.SIGINT)
-
-    timer = threading.Timer(seconds, send)
-    timer.start()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            call()
-        return time.monotonic() - sent[0]
-    finally:
-        timer.cancel()
-        timer.join()
 
 
 def test_ctrl_c_ends_a_call_at_once(tmp_path: Path) -> None:

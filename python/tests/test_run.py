@@ -20,6 +20,7 @@ import safetensors.torch
 import dcr.run
 import dcr.torch
 from dcr import errors
+from interrupts import interrupted_after
 from run_parts import (
     Engine,
     EngineProcess,
@@ -37,14 +38,6 @@ from run_parts import (
 def directory(tmp_path: Path) -> Iterator[Path]:
     with run_directory(tmp_path / "run") as path:
         yield path
-
-
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Whatever starts the tests may ignore SIGINT, as shells do for what runs in the background."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def test_a_run(directory: Path) -> None:
@@ -128,26 +121,43 @@ def test_a_handle_and_optimizers(directory: Path) -> None:
     assert digest(engine.model) == digest(model)
 
 
-def test_ctrl_c_ends_a_refit(directory: Path, interruptible: None) -> None:
+def test_ctrl_c_ends_a_refit(directory: Path) -> None:
     model = Net(2)
     owner = dcr.torch.Owner(model, run=directory)
-    sent = []
-
-    def interrupt() -> None:
-        sent.append(time.monotonic())
-        os.kill(os.getpid(), signal.SIGINT)
-
-    timer = threading.Timer(0.5, interrupt)
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        owner.refit("nobody is there")
-    assert time.monotonic() - sent[0] < 5  # not the minutes that a refit may wait
+    # Not after the minutes that a refit may wait.
+    assert interrupted_after(0.5, lambda: owner.refit("nobody is there")) < 5
     assert owner.open_refit is None
     engine = Engine(dcr.run.Run(directory), "engine", Net(1))
     step(model, 1)
     assert owner.refit("now").version == 1
     engine.wait_for("now")
     assert digest(engine.model) == digest(model)
+
+
+def test_an_interrupted_refit_is_committed(directory: Path) -> None:
+    """Everything of it has been sent: the next one is the version after it."""
+    run = dcr.run.Run(directory)
+    model, serving, agent = Net(2), Net(1), LabelAgent()
+    applying, go_on = threading.Event(), threading.Event()
+
+    def after_apply() -> None:
+        applying.set()
+        go_on.wait(60)
+
+    run.gate("engine", receivers=["engine.0"], agent=agent)
+    run.receiver("engine.0", engine="engine", model=serving, after_apply=after_apply)
+    owner = dcr.torch.Owner(model, run=directory)
+
+    handle = owner.refit("kept", wait=False)
+    assert applying.wait(60)
+    interrupted_after(0.3, handle.result)
+    assert owner.version == 0
+    threading.Timer(0.5, go_on.set).start()
+    assert owner.next_version() == 2
+    wait_until(lambda: agent.label == "kept")
+    assert digest(serving) == digest(model)
+    step(model, 1)
+    assert owner.refit("next").version == 2
 
 
 def test_an_engine_dies_while_it_applies(directory: Path) -> None:

@@ -17,7 +17,8 @@ torch = pytest.importorskip("torch", reason="needs torch")
 
 import dcr.run
 import dcr.torch
-from dcr import errors
+from dcr import _core, errors
+from interrupts import interrupted_after
 from run_parts import Engine, EngineProcess, LabelAgent, Net, digest, step
 
 DCR = str(Path(sys.executable).with_name("dcr"))
@@ -270,6 +271,14 @@ def test_what_a_file_must_have(cluster: Cluster) -> None:
     message = refused(cluster.b, errors.Unavailable)
     assert message.startswith("no coordinator of the run answers engine-b: start one")
     assert cluster.addresses["coordinator-0"] in message
+    # Ctrl-C comes before that.
+    joins = {
+        "owner": lambda: dcr.torch.Owner(Net(1), run=cluster.a),
+        "gate": lambda: run.gate("engine-b", receivers=["engine-b.0"], agent=LabelAgent()),
+        "receiver": lambda: _core.RunReceiver(run.core, "engine-b.0", "engine-b"),
+    }
+    for name, join in joins.items():
+        print(f"{name}: {interrupted_after(0.5, join) * 1000:.0f} ms")
     # A run of checkpoints is not for trainers and engines, nor the other way round.
     file = cluster.b
     file.write_text("base = '/b'\nowners = 'fsdp:1'\nreceivers = 'fused-tp:1'\n" + file.read_text())

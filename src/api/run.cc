@@ -129,14 +129,15 @@ Result<CommitRecord> RunSession::committed() {
 
 Result<std::unique_ptr<RunMember>> RunMember::enter(std::shared_ptr<RunSession::State> run,
                                                     const std::string& name, Role role,
-                                                    const std::string& engine) {
+                                                    const std::string& engine,
+                                                    const CancelToken* cancel) {
   if (run->cancel.cancelled()) return Status(Code::kInvalidArgument, "the run is closed");
   std::unique_ptr<RunDirectory::Presence> presence;
   if (run->directory != nullptr) {
     DCR_ASSIGN(presence, run->directory->enter(name, {role, false}));
   } else {
     DCR_TRY(check_listed(*run, name, role, engine));
-    DCR_TRY(check_store(*run->context, name, role == Role::kCoordinator));
+    DCR_TRY(check_store(*run->context, name, role == Role::kCoordinator, cancel));
   }
   if (run->context->options().idle) run->context->options().idle();
   return std::make_unique<RunMember>(std::move(run), name, role, engine, std::move(presence));

@@ -81,10 +81,10 @@ RunGate::RunGate(std::unique_ptr<State> state) : state_(std::move(state)) {}
 RunGate::~RunGate() = default;
 
 Result<std::unique_ptr<RunGate>> RunGate::join(RunSession& run, const std::string& engine,
-                                               RunGateOptions options) {
+                                               RunGateOptions options, const CancelToken* cancel) {
   if (options.receivers.empty()) return Status(Code::kInvalidArgument, engine + " has no receiver");
   DCR_ASSIGN(std::unique_ptr<RunMember> member,
-             RunMember::enter(run.state(), engine, Role::kGate, ""));
+             RunMember::enter(run.state(), engine, Role::kGate, "", cancel));
   auto state = std::make_unique<State>(std::move(member), std::move(options));
   DCR_TRY(state->start());
   return std::make_unique<RunGate>(std::move(state));
@@ -121,17 +121,17 @@ std::optional<std::string> RunGate::refusal() {
   }
   const auto answers = std::make_shared<EventQueue<std::string>>();
   state_->loop->ask([answers](const Gate& gate) { answers->push(gate.refusal()); });
-  return answers->pop(kAnswerMs);
+  return wait_for_answer(*answers, nullptr);
 }
 
-std::string RunGate::closed_because() {
+std::string RunGate::closed_because(const CancelToken* cancel) {
   {
     const std::lock_guard<std::mutex> lock(state_->mutex);
     if (!state_->failure.ok()) return state_->failure.message();
   }
   const auto answers = std::make_shared<EventQueue<StatusReply>>();
   state_->loop->ask([answers](const Gate& gate) { answers->push(gate.status()); });
-  const std::optional<StatusReply> reply = answers->pop(kAnswerMs);
+  const std::optional<StatusReply> reply = wait_for_answer(*answers, cancel);
   if (!reply) return "the gate does not answer";
   if (reply->gate_open) return {};
   return reply->gate_reason.empty() ? "it has not begun" : reply->gate_reason;

@@ -100,9 +100,10 @@ RunCoordinator::RunCoordinator(std::unique_ptr<State> state) : state_(std::move(
 RunCoordinator::~RunCoordinator() = default;
 
 Result<std::unique_ptr<RunCoordinator>> RunCoordinator::join(RunSession& run,
-                                                             const std::string& name) {
+                                                             const std::string& name,
+                                                             const CancelToken* cancel) {
   DCR_ASSIGN(std::unique_ptr<RunMember> member,
-             RunMember::enter(run.state(), name, Role::kCoordinator, ""));
+             RunMember::enter(run.state(), name, Role::kCoordinator, "", cancel));
   auto state = std::make_unique<State>(std::move(member));
   state->thread = make_executor(2);
   state->thread->submit([state = state.get()] {

@@ -25,7 +25,6 @@ OwnerWorkDone answer_of(OwnerWorkDone::Kind kind, std::uint64_t number, Status s
 }
 
 constexpr std::uint64_t kLookAgainMs = 100;
-constexpr std::uint64_t kStatusMs = 500;
 constexpr std::size_t kStatusesMax = 16;
 
 }  // namespace
@@ -291,14 +290,15 @@ void RunOwner::State::withdraw() {
 RunOwner::RunOwner(std::unique_ptr<State> state) : state_(std::move(state)) {}
 RunOwner::~RunOwner() = default;
 
-Result<std::unique_ptr<RunOwner>> RunOwner::join(RunSession& run, EmbeddedOwner& owner) {
+Result<std::unique_ptr<RunOwner>> RunOwner::join(RunSession& run, EmbeddedOwner& owner,
+                                                 const CancelToken* cancel) {
   PublishedSource source;
   DCR_ASSIGN(source.catalogue, Catalogue::make(owner.tensors()));
   source.boxes = owner_boxes(owner.boxes());
   source.digest = source_digest(source);
   DCR_ASSIGN(const std::string name, run.state()->owner_name(owner.rank(), owner.ranks()));
   DCR_ASSIGN(std::unique_ptr<RunMember> member,
-             RunMember::enter(run.state(), name, Role::kOwner, ""));
+             RunMember::enter(run.state(), name, Role::kOwner, "", cancel));
   // All ranks have the same; one has to say it.
   if (owner.rank() == 0) {
     DCR_TRY(publish_source(sources_path(member->context().config()), source));
@@ -337,7 +337,7 @@ std::optional<Result<RefitOutcome>> RunOwner::wait(std::uint64_t wait_ms) {
   return state_->outcome;
 }
 
-std::string RunOwner::waits_for() {
+std::string RunOwner::waits_for(const CancelToken* cancel) {
   const Result<ControlRecords> records = state_->context().control().read();
   if (!records.ok()) return records.status().message();
   const std::string& leader = records->leader.holder.name;
@@ -345,7 +345,7 @@ std::string RunOwner::waits_for() {
   while (state_->statuses.pop(0)) {
   }
   state_->mailbox->send(leader, 0, StatusRequest{});
-  const std::optional<StatusReply> status = state_->statuses.pop(kStatusMs);
+  const std::optional<StatusReply> status = wait_for_answer(state_->statuses, cancel);
   if (!status) return leader + " to answer, which leads";
   return status->state + (status->detail.empty() ? "" : ": " + status->detail);
 }

@@ -120,9 +120,10 @@ RunReceiver::RunReceiver(std::unique_ptr<State> state) : state_(std::move(state)
 RunReceiver::~RunReceiver() = default;
 
 Result<std::unique_ptr<RunReceiver>> RunReceiver::join(RunSession& run, const std::string& name,
-                                                       const std::string& engine) {
+                                                       const std::string& engine,
+                                                       const CancelToken* cancel) {
   DCR_ASSIGN(std::unique_ptr<RunMember> member,
-             RunMember::enter(run.state(), name, Role::kReceiver, engine));
+             RunMember::enter(run.state(), name, Role::kReceiver, engine, cancel));
   DCR_ASSIGN(std::string node, run.state()->node_of(engine));
   return std::make_unique<RunReceiver>(
       std::make_unique<State>(std::move(member), engine, std::move(node)));
@@ -173,7 +174,7 @@ void RunReceiver::stop() { state_->member->stop(); }
 
 bool RunReceiver::has_applied() const { return state_->has_applied; }
 
-std::string RunReceiver::status() {
+std::string RunReceiver::status(const CancelToken* cancel) {
   const auto answers = std::make_shared<EventQueue<std::string>>();
   {
     const std::lock_guard<std::mutex> lock(state_->mutex);
@@ -182,7 +183,7 @@ std::string RunReceiver::status() {
       answers->push(reply.detail.empty() ? reply.state : reply.state + ": " + reply.detail);
     });
   }
-  return answers->pop(kAnswerMs).value_or("is busy");
+  return wait_for_answer(*answers, cancel).value_or("is busy");
 }
 
 }  // namespace dcr

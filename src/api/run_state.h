@@ -5,18 +5,31 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "base/cancelled.h"
 #include "dcr/run.h"
 #include "run/endpoint_loop.h"
 #include "run/process_context.h"
 #include "run/run_directory.h"
+#include "runtime/event_queue.h"
 #include "runtime/threads.h"
 
 namespace dcr {
 
-// That an endpoint's loop has for the answer to a question of this process.
-inline constexpr std::uint64_t kAnswerMs = 500;
+// The answer to a question, of this process to an endpoint's loop or of an endpoint to another; or
+// nothing, if none comes soon, or if `cancel` (may be null) is cancelled.
+template <typename T>
+std::optional<T> wait_for_answer(EventQueue<T>& answers, const CancelToken* cancel) {
+  constexpr unsigned kLooks = 10;
+  constexpr std::uint64_t kLookMs = 50;
+  std::optional<T> answer;
+  for (unsigned i = 0; i < kLooks && !answer && check_cancelled(cancel).ok(); ++i) {
+    answer = answers.pop(kLookMs);
+  }
+  return answer;
+}
 
 // Members share it: it is there for as long as one of them is.
 struct RunSession::State {
@@ -41,7 +54,8 @@ class RunMember {
   // kInvalidArgument if it has no such endpoint, and check_store's.
   static Result<std::unique_ptr<RunMember>> enter(std::shared_ptr<RunSession::State> run,
                                                   const std::string& name, Role role,
-                                                  const std::string& engine);
+                                                  const std::string& engine,
+                                                  const CancelToken* cancel);
   RunMember(std::shared_ptr<RunSession::State> run, std::string name, Role role, std::string engine,
             std::unique_ptr<RunDirectory::Presence> presence);
   ~RunMember();

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/cancelled.h"
 #include "channel/keys.h"
 #include "run/mailbox.h"
 #include "runtime/event_queue.h"
@@ -16,6 +17,7 @@ namespace {
 constexpr std::uint64_t kMarkBytesMax = 256;
 constexpr std::uint32_t kMarkPermissions = 0600;
 constexpr std::uint64_t kAskAgainMs = 200;
+constexpr std::uint64_t kLookMs = 50;
 constexpr std::uint64_t kAnswerMs = 10'000;
 // Of coordinators, which do not wait for one another.
 constexpr std::uint64_t kLeaderAnswerMs = 1'000;
@@ -43,8 +45,8 @@ std::string must_be_shared(const char* key) {
 // The question, until it is answered.
 class StoreCheck {
  public:
-  StoreCheck(ProcessContext& context, std::string name, bool leads)
-      : context_(context), name_(std::move(name)), leads_(leads) {}
+  StoreCheck(ProcessContext& context, std::string name, bool leads, const CancelToken* cancel)
+      : context_(context), name_(std::move(name)), leads_(leads), cancel_(cancel) {}
 
   Status run() {
     DCR_ASSIGN(const std::unique_ptr<Mailbox> mailbox, Mailbox::open(context_, name_));
@@ -58,13 +60,13 @@ class StoreCheck {
     leader_ = first.leader;
     const std::uint64_t begin = now_ms();
     std::uint64_t ask_at = 0;
-    while (!context_.options().cancel->cancelled()) {
+    while (!context_.options().cancel->cancelled() && check_cancelled(cancel_).ok()) {
       const std::uint64_t spent = now_ms() - begin;
       if (spent >= ask_at) {
         ask(*mailbox);
         ask_at = spent + kAskAgainMs;
       }
-      const std::optional<Heard> heard = heard_.pop(kAskAgainMs / 2);
+      const std::optional<Heard> heard = heard_.pop(kLookMs);
       if (heard && !heard->same_run) return another(heard->name);
       if (heard) answer(heard->name, spent);
       // Whoever answered is gone, and takes its beat along.
@@ -144,6 +146,7 @@ class StoreCheck {
   ProcessContext& context_;
   const std::string name_;
   const bool leads_;
+  const CancelToken* const cancel_;
   EventQueue<Heard> heard_;
   LeaderRow leader_;      // at the beginning
   std::string answered_;  // a coordinator of the same run, while it does
@@ -191,8 +194,9 @@ Result<std::unique_ptr<ProcessContext>> open_shared_run(const RunConfig& config,
   return context;
 }
 
-Status check_store(ProcessContext& context, const std::string& name, bool leads) {
-  return StoreCheck(context, name, leads).run();
+Status check_store(ProcessContext& context, const std::string& name, bool leads,
+                   const CancelToken* cancel) {
+  return StoreCheck(context, name, leads, cancel).run();
 }
 
 }  // namespace dcr

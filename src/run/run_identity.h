@@ -10,6 +10,7 @@
 
 #include <string>
 
+#include "dcr/cancel.h"
 #include "dcr/control.h"
 #include "dcr/status.h"
 #include "run/process_context.h"
@@ -28,8 +29,9 @@ Result<std::unique_ptr<ProcessContext>> open_shared_run(const RunConfig& config,
 
 // Whether endpoint `name` of this process and the coordinators have the same control plane: asks
 // them, as that endpoint, which must not be open elsewhere. Coordinators themselves (`leads`) may
-// be the first. Errors: kMismatch, it is another; kUnavailable, no coordinator answers; kCancelled;
-// Mailbox::open's.
-Status check_store(ProcessContext& context, const std::string& name, bool leads);
+// be the first. Errors: kMismatch, it is another; kUnavailable, no coordinator answers; kCancelled,
+// the process is to end, or `cancel` (may be null) was cancelled; Mailbox::open's.
+Status check_store(ProcessContext& context, const std::string& name, bool leads,
+                   const CancelToken* cancel = nullptr);
 
 }  // namespace dcr

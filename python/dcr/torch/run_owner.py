@@ -194,6 +194,16 @@ class Owner:
         """The version that is committed now; 0 before the first."""
         return self._run.committed()[0]
 
+    def next_version(self) -> int:
+        """The version that the next refit makes. Every rank calls it.
+
+        Waits for the outcome of a refit that was interrupted, which may be committed after all.
+        """
+        if self.open_refit is not None:
+            raise InvalidArgument(f"{self.open_refit} the next one is asked for")
+        self._take_left_open()
+        return self.version + 1
+
     def check_replicas(self) -> None:
         """Compares what ranks hold in common, by a digest of each tensor. All ranks call it.
 

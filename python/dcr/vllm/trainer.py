@@ -66,7 +66,7 @@ class DcrTrainerWeightTransferEngine(_Engine):  # type: ignore[misc]
         `label` is what engines show; by default the number of the version.
         """
         if label is None:
-            label = self._owner.version + 1
+            label = self._owner.next_version()
         result: RefitResult = self._owner.refit(label)
         return result
 
