@@ -19,9 +19,9 @@ class Receiver:
 
     def __init__(self, path: Path, commands: dict[str, Answer], facts: dict[str, Any]) -> None:
         self.facts = facts
+        self._left = path.with_suffix(".left")
         self._commands = {**commands, "facts": lambda: facts}
         self._listener = Listener(str(path), "AF_UNIX")
-        self.closed = False
         threading.Thread(target=self._serve, daemon=True).start()
 
     def _serve(self) -> None:
@@ -36,7 +36,7 @@ class Receiver:
                     connection.send((False, f"{type(error).__name__}: {error}"))
 
     def close(self) -> None:
-        self.closed = True
+        self._left.touch()
 
     def status(self) -> Any:
         return self.facts.get("status", "scripted")
@@ -95,14 +95,19 @@ class Run:
         return Receiver(addressed(self._path, name), commands, facts)
 
 
+def _connected(path: Path) -> Any:
+    until = time.monotonic() + 60
+    while True:
+        try:
+            return Client(str(path), "AF_UNIX")
+        except (FileNotFoundError, ConnectionRefusedError):  # it has no name yet, or only that
+            assert time.monotonic() < until, f"there is no {path.name}"
+            time.sleep(0.01)
+
+
 def tell(directory: str | os.PathLike[str], name: str, command: str, *args: Any) -> Any:
     """Has an endpoint do something, once it is there; what it raises is a RuntimeError here."""
-    path = addressed(directory, name)
-    until = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < until, f"there is no {name}"
-        time.sleep(0.01)
-    with Client(str(path), "AF_UNIX") as connection:
+    with _connected(addressed(directory, name)) as connection:
         connection.send((command, args))
         done, answer = connection.recv()
     if not done:

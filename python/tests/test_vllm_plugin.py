@@ -103,10 +103,12 @@ def test_names(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Settings.of(config) == Settings("/elsewhere", "left", "wait", "wait", False)
     monkeypatch.setattr(config, "additional_config", {"other": 1})
     assert Settings.of(config).run == "/elsewhere"
-    # A rank of a dense model under data parallelism is an engine of its own.
+    # A rank of a dense model under data parallelism is an engine of its own, one of experts isn't.
     monkeypatch.setattr(config.parallel_config, "data_parallel_index", 3)
     monkeypatch.setattr(config, "additional_config", {"dcr": {"engine": "left"}})
     assert Settings.of(config).engine == "left-dp3"
+    monkeypatch.setattr(config.parallel_config, "data_parallel_size", 4)
+    assert Settings.of(config).engine == "left"
 
 
 @pytest.mark.parametrize(
@@ -169,14 +171,19 @@ def test_refused(
     assert "the backend dcr cannot refit an engine with it" in str(raised.value)
 
 
-def test_experts_under_data_parallelism_are_refused(
+def test_data_parallelism_of_engines_in_process_is_refused(
     config: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from dcr.vllm.inprocess import attach
+
     monkeypatch.setattr(config.parallel_config, "data_parallel_size", 2)
-    made(config)
-    monkeypatch.setattr(type(config.model_config), "is_moe", True)
-    with pytest.raises(dcr.errors.Unsupported, match="data parallelism of a model with experts"):
-        made(config)
+    ended = []
+    client = SimpleNamespace(
+        engine_core=SimpleNamespace(vllm_config=config), shutdown=lambda: ended.append(True)
+    )
+    with pytest.raises(dcr.errors.Unsupported, match=r"data parallelism \(data_parallel_size\)"):
+        attach(client)
+    assert ended == [True]
 
 
 def test_another_vllm_is_refused(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,9 +44,11 @@ def fork_engines() -> None:
 class Request:
     """A request of an `AsyncLLM`, read as it comes."""
 
-    def __init__(self, engine: Any, name: str, tokens: int) -> None:
+    def __init__(self, engine: Any, name: str, tokens: int, rank: int | None = None) -> None:
         prompt = {"prompt_token_ids": PROMPT}
-        self._stream: AsyncIterator[Any] = engine.generate(prompt, sampling(tokens), name)
+        self._stream: AsyncIterator[Any] = engine.generate(
+            prompt, sampling(tokens), name, data_parallel_rank=rank
+        )
         self.output: Any = None
         self.task = asyncio.create_task(self._read())
 
@@ -129,7 +131,7 @@ async def check_refused(engine: Any, run: Path) -> None:
         assert (output.outputs[0].finish_reason, request.tokens) == ("error", 0)
 
 
-def engine_of(run: Path, model: Path, parallel: dict[str, int], **dcr: Any) -> Any:
+def engine_of(run: Path | None, model: Path, parallel: dict[str, Any], **dcr: Any) -> Any:
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 

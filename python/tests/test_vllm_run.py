@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from run_parts import run_directory
-from test_vllm_processes import Request, engine_of, fork_engines
+from test_vllm_data_parallel import EXPERT_RANKS, fork_ranks
+from test_vllm_processes import Request, engine_of, fork_engines, stands_still
 from vllm_engines import (
     Aside,
     Child,
@@ -220,6 +221,68 @@ def draining(run: Path, model: Path, overdue: str) -> None:
         engine.shutdown()
 
     asyncio.run(check())
+
+
+async def state_of_ranks(engine: Any, name: str, directory: Path) -> Any:
+    """What each data-parallel rank answers and holds."""
+    answered = []
+    for rank in range(2):
+        request = Request(engine, f"{name}-{rank}", 8, rank)
+        answered.append(answers(await request.task))
+    directory.mkdir(exist_ok=True)
+    await engine.collective_rpc("write_digest", args=(str(directory),))
+    return answered, [(directory / f"digest-{rank}").read_text() for rank in range(2)]
+
+
+def expert_ranks(run: Path, model: Path, saved: list[Path]) -> list[Any]:
+    """`AsyncLLM` of a model with experts, whose data-parallel ranks are one engine."""
+    fork_ranks(run.parent)
+
+    async def check() -> list[Any]:
+        engine = engine_of(run, model, EXPERT_RANKS, live_weights=True)
+        early = Request(engine, "early", 8, 1)
+        assert await stands_still(early) == 0  # nothing was refitted yet
+        trained, owner = trainer(model, run)
+        found = []
+        for number, directory in enumerate(saved):
+            step(trained, number)
+            handle = owner.refit(number, wait=False)
+            while not handle.done():
+                await engine.resume_generation()
+                await asyncio.sleep(0.01)
+            assert handle.result().version == number + 1
+            found.append(await state_of_ranks(engine, str(number), run.parent / "held"))
+            assert spans(await Request(engine, f"{number}", 3).task) == [(str(number), 0, 3)]
+            trained.save_pretrained(directory)
+        assert spans(early.output) == [("0", 0, 8)]
+        owner.close()
+        engine.shutdown()
+        return [answers(early.output), *found]
+
+    return asyncio.run(check())
+
+
+def fresh_ranks(model: Path, directory: Path) -> Any:
+    from dcr.vllm import cpu_live
+
+    fork_ranks(directory)
+    cpu_live.install()
+
+    async def check() -> Any:
+        engine = engine_of(None, model, EXPERT_RANKS)
+        found = await state_of_ranks(engine, "fresh", directory)
+        engine.shutdown()
+        return found
+
+    return asyncio.run(check())
+
+
+def test_data_parallel_ranks_of_experts(run: Path, tmp_path: Path) -> None:
+    (model,) = make_model(tmp_path, 1, experts=True)
+    saved = [tmp_path / f"step{number}" for number in range(2)]
+    early, *found = Child(expert_ranks, run, model, saved, **REAL).result()
+    assert found[1] == Child(fresh_ranks, saved[1], tmp_path / "fresh").result()
+    assert early == found[0][0][1] and found[0] != found[1]
 
 
 @pytest.mark.parametrize("overdue", ["abort", "wait"])

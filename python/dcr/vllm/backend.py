@@ -114,5 +114,7 @@ def start_receiver(worker: Any, engine: str) -> str:
     if worker.device.type == "cpu":
         # vLLM may have left its warm-up out, and some buffers are replaced in the first pass.
         worker.execute_dummy_batch()
-    name: str = worker.weight_transfer_engine.start(engine, worker.rank)
+    parallel = worker.vllm_config.parallel_config  # whose data-parallel rank counts experts' only
+    rank = parallel.data_parallel_rank * parallel.world_size + worker.rank
+    name: str = worker.weight_transfer_engine.start(engine, rank)
     return name

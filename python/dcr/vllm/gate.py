@@ -1,7 +1,7 @@
 """The gate of an engine: nothing runs in it while weights change, and what runs is labelled right.
 
 It acts on the engine's own thread, the busy loop that schedules and steps, where nothing else can
-be going on. `InprocessGate` is for engines without one.
+be going on. `InprocessGate` is for engines without one, `RanksGate` for those that have several.
 """
 
 import atexit
@@ -92,7 +92,7 @@ class EngineGate:
     def open(self, label: str) -> None:
         """Shows the label, forgets what was computed with other weights, and lets requests run."""
         try:
-            self._run(lambda: self._open(str(label)), closes=False)
+            self._open_for(str(label))
             _log.info("Engine %s is open at %r", self.settings.engine, label)
         except Exception as error:
             _log.warning("Engine %s stays closed: %s", self.settings.engine, error)
@@ -103,18 +103,32 @@ class EngineGate:
         end with an error."""
         self._run(lambda: self._take_refusal(why), closes=False)
 
+    def _open_for(self, label: str) -> None:
+        def work() -> None:
+            self._prepare(label)
+            self._admit()
+
+        self._run(work, closes=False)
+
     def _run(self, work: Work, *, closes: bool) -> None:
+        job = self._begin(work, closes)
+        try:
+            self._await(job)
+        finally:
+            self._forget(job)
+
+    def _begin(self, work: Work, closes: bool) -> _Job:
         job = _Job(work, closes)
         with self._lock:
             if self._ended:
                 raise Cancelled(f"engine {self.settings.engine} has ended")
             self._jobs.add(job)
-        try:
-            self._post(job)
-            self._await(job)
-        finally:
-            with self._lock:
-                self._jobs.discard(job)
+        self._post(job)
+        return job
+
+    def _forget(self, job: _Job) -> None:
+        with self._lock:
+            self._jobs.discard(job)
 
     def _await(self, job: _Job) -> None:
         """Nobody waits for it any more when the run is closed here, which the thread that would do
@@ -123,6 +137,18 @@ class EngineGate:
             if self.handle is not None and self.handle.closing:
                 job.fail(Cancelled(f"engine {self.settings.engine} has left the run"))
         job.future.result()
+
+    def join(self, receivers: list[str]) -> None:
+        """Joins the run as the gate over the receivers of the workers."""
+        settings = self.settings
+        run = Run(settings.run)
+        _log.info("Engine %s is closed until a refit of %s opens it", settings.engine, settings.run)
+        self.handle = run.gate(
+            settings.engine,
+            receivers=receivers,
+            agent=self,
+            fail_overdue=settings.drain_overdue == "abort",
+        )
 
     def end(self) -> None:
         """The engine ends: nobody waits for it any more."""
@@ -249,13 +275,16 @@ class EngineGate:
         self._own = self._states.PAUSED_ALL
         self._apply_pause()
 
-    def _open(self, label: str) -> None:
+    def _prepare(self, label: str) -> None:
+        """All of opening but that requests run."""
         self._check_awake()
         if not self._closed:
             raise Conflict(f"engine {self.settings.engine} is open, at {self.label!r}")
         self._set_weight_version(label)
         self._reset_caches()
         self.label = label
+
+    def _admit(self) -> None:
         try:
             self._closed = False
             self._own = self._states.UNPAUSED
@@ -299,18 +328,15 @@ def start(gate: EngineGate) -> None:
     from dcr.vllm.backend import start_receiver
 
     _gates.add(gate)
-    settings = gate.settings
-    receivers = gate.core.collective_rpc(start_receiver, args=(settings.engine,))
-    run = Run(settings.run)
-    _log.info("Engine %s is closed until a refit of %s opens it", settings.engine, settings.run)
-    gate.handle = run.gate(
-        settings.engine,
-        receivers=receivers,
-        agent=gate,
-        fail_overdue=settings.drain_overdue == "abort",
-    )
+    gate.join(gate.core.collective_rpc(start_receiver, args=(gate.settings.engine,)))
 
 
 def attach(core: Any) -> None:
     """Gives an EngineCore with a busy loop its gate, on that loop's thread, before it steps."""
-    start(EngineGate(core, Settings.of(core.vllm_config)))
+    settings = Settings.of(core.vllm_config)
+    if core.vllm_config.parallel_config.data_parallel_size > 1:
+        from dcr.vllm.ranks import RanksGate
+
+        start(RanksGate(core, settings))
+    else:
+        start(EngineGate(core, settings))

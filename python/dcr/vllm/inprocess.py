@@ -132,6 +132,12 @@ class InprocessGate(EngineGate):
 def attach(client: Any) -> None:
     """Gives the EngineCore of an in-process client its gate."""
     core = client.engine_core
+    if core.vllm_config.parallel_config.data_parallel_size > 1:
+        client.shutdown()
+        raise Unsupported(
+            "data parallelism (data_parallel_size) of engines in this process: their ranks would "
+            "wait for each other; without VLLM_ENABLE_V1_MULTIPROCESSING=0 they can be refitted"
+        )
     gate = InprocessGate(core, Settings.of(core.vllm_config))
     _refuse_requests_while_closed()
     try:

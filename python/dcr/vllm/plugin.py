@@ -35,6 +35,8 @@ def register() -> None:
     _wrap(core, "EngineCoreProc", "_handle_client_request", _callables_too)
     _wrap(core, "EngineCore", "shutdown", _gate_ends_first)
     _need(core, "EngineCoreProc", "_send_error_outputs_to_client")
+    for method in ("_pause_complete", "resume_scheduler", "_has_global_unfinished_reqs"):
+        _need(core, "DPEngineCoreProc", method)
     _wrap("vllm.v1.engine.core_client", "InprocClient", "__init__", _closed_in_process)
     _wrap("vllm.v1.worker.worker_base", "WorkerWrapperBase", "init_device", _live_weights)
 

@@ -72,8 +72,10 @@ def _one_of(given: Mapping[str, Any], key: str, values: tuple[str, ...], default
 
 
 def _engine_name(engine: object, vllm_config: Any) -> str:
-    # The ranks of a data-parallel dense model serve requests of their own: engines of their own.
-    index = vllm_config.parallel_config.data_parallel_index
+    # The ranks of a data-parallel dense model serve requests of their own: engines of their own,
+    # which vLLM tells that there are no others.
+    parallel = vllm_config.parallel_config
+    index = parallel.data_parallel_index if parallel.data_parallel_size == 1 else 0
     name = f"{engine}-dp{index}" if index else str(engine)
     if _NAME.fullmatch(name) is None or len(name) > 58:  # a receiver's name adds its rank
         raise InvalidArgument(
@@ -83,7 +85,7 @@ def _engine_name(engine: object, vllm_config: Any) -> str:
 
 
 def receiver_name(engine: str, rank: int) -> str:
-    """Of one worker, by its rank in the engine."""
+    """Of one worker, by its rank in the engine, which counts over all data-parallel ranks."""
     return f"{engine}.{rank}"
 
 
@@ -108,7 +110,6 @@ def check_refittable(vllm_config: Any) -> None:
     """
     parallel = vllm_config.parallel_config
     offload = vllm_config.offload_config
-    experts = vllm_config.model_config.is_moe
     refused = {
         "LoRA adapters (enable_lora)": vllm_config.lora_config is not None,
         "speculative decoding and draft models (speculative_config)": (
@@ -123,10 +124,6 @@ def check_refittable(vllm_config: Any) -> None:
         ),
         "elastic expert parallelism (enable_elastic_ep)": parallel.enable_elastic_ep,
         "fault tolerance of the engine (enable_fault_tolerance)": parallel.enable_fault_tolerance,
-        # The ranks of these serve each request together, and every one would have its own gate.
-        "data parallelism of a model with experts (data_parallel_size)": (
-            experts and parallel.data_parallel_size > 1
-        ),
         "the external launcher (distributed_executor_backend)": (
             parallel.distributed_executor_backend == "external_launcher"
         ),
