@@ -97,6 +97,7 @@ void Gate::on_refused(const Endpoint& from, const Refused& message) {
   receiver->refused =
       message.failure.message.empty() ? "it does not say why" : message.failure.message;
   effects_->emplace_back(Note{"stays closed: " + refusal()});
+  close(refusal());
 }
 
 std::string Gate::refusal() const {

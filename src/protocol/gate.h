@@ -3,9 +3,9 @@
 //
 // It opens when one linearizable read of the control plane shows K = (v, g) and, for every receiver
 // of the engine, the incarnation that proved to this incarnation of the gate that it holds (v, g)
-// whole; then label, caches, gate, in this order. It closes when a receiver is about to write, and
-// when it cannot show any more, for membership_ms, that what it serves is committed and its
-// receivers are members. What it waits for is always in its state.
+// whole; then label, caches, gate, in this order. It closes when a receiver is about to write or
+// takes no part any more, and when it cannot show any more, for membership_ms, that what it serves
+// is committed and its receivers are members. What it waits for is always in its state.
 #pragma once
 
 #include <cstdint>

@@ -159,6 +159,33 @@ TEST_F(GateTest, SaysWhichReceiverTakesNoPart) {
   EXPECT_EQ(gate->refusal(), "");
 }
 
+// It serves a whole version still, but its agent is told that it cannot open: both at once would
+// fail requests of an open gate.
+TEST_F(GateTest, ClosesAtOnceWhenAReceiverTakesNoPartAnyMore) {
+  const auto refused = [this] {
+    receivers[1].incarnation =
+        control.enrol({"receiver-1", Role::kReceiver, "engine"})->incarnation;
+    return step(MessageArrived{receivers[1], Refused{{Code::kIo, "", "the device failed"}}});
+  };
+  become_open();
+  EXPECT_EQ(refused(), "drain\n");
+  EXPECT_EQ(reason(), "receiver-1 takes no part: the device failed; requests drain");
+  EXPECT_EQ(drained(), "");
+  EXPECT_EQ(state(), "closed");
+  EXPECT_EQ(reason(), "receiver-1 takes no part: the device failed");
+}
+
+TEST_F(GateTest, ClosesRightAfterItOpensForAReceiverThatTakesNoPartAnyMore) {
+  step(Started{});
+  prove(0, 1);
+  EXPECT_EQ(prove(1, 1), "open 0 base\n");
+  receivers[1].incarnation = control.enrol({"receiver-1", Role::kReceiver, "engine"})->incarnation;
+  EXPECT_EQ(step(MessageArrived{receivers[1], Refused{{Code::kIo, "", "the device failed"}}}), "");
+  EXPECT_EQ(opened(), "drain\n");
+  EXPECT_EQ(drained(), "");
+  EXPECT_EQ(state(), "closed");
+}
+
 TEST_F(GateTest, OpensWhenEveryReceiverHasProvenK) {
   become_open();
   EXPECT_EQ(readings, 1);
