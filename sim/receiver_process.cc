@@ -172,7 +172,7 @@ void ReceiverProcess::begin_stream(const BeginStream& work, ReceiverWorkDone* do
 Status ReceiverProcess::ingest(const IngestPayload& work, ReceiverWorkDone* done) {
   const auto found = handed_over_.find(Key(work.stream, work.owner, work.number));
   if (found == handed_over_.end()) {
-    done->ingested = Ingested::kFull;
+    done->here = false;
     return {};
   }
   DCR_ASSIGN(done->ingested, model().receiver().ingest(found->second));

@@ -36,6 +36,13 @@ void Arrivals::set_aside(const Payload& payload) {
   if (found != entries_.end()) found->second.state = State::kSetAside;
 }
 
+void Arrivals::withdraw(const Payload& payload) {
+  const auto found = entries_.find(order(payload));
+  if (found == entries_.end()) return;
+  bytes_ -= found->second.bytes;
+  entries_.erase(found);
+}
+
 std::vector<Arrivals::Payload> Arrivals::applied(std::uint64_t payloads) {
   DCR_ASSERT(payloads <= ready());
   applied_ += payloads;

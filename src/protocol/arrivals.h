@@ -30,9 +30,11 @@ class Arrivals {
   // A payload was handed over. Whether it is to be ingested: it is not one that came before, and
   // there is room. The others come again when they are missed.
   bool offer(const Payload& payload, std::uint64_t bytes);
-  // What became of ingesting it: it waits for its turn, or there was no room yet.
+  // What became of ingesting it: it waits for its turn; there was no room yet; or it was not here
+  // any more, and may be offered again.
   void take(const Payload& payload);
   void set_aside(const Payload& payload);
+  void withdraw(const Payload& payload);
   // So many were applied. Returns those that had been set aside, to be ingested again.
   std::vector<Payload> applied(std::uint64_t payloads);
 

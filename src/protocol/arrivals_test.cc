@@ -54,6 +54,18 @@ TEST(Arrivals, OrderIsByNumberThenOwner) {
   EXPECT_TRUE(arrivals.complete());
 }
 
+TEST(Arrivals, WhatWasWithdrawnIsOfferedAgain) {
+  Arrivals arrivals(1, kWide);
+  EXPECT_TRUE(arrivals.offer({0, 0}, 7));
+  EXPECT_FALSE(arrivals.offer({0, 0}, 7));
+  arrivals.withdraw({0, 0});
+  EXPECT_EQ(arrivals.room().bytes, kWide.bytes);
+  EXPECT_EQ(arrivals.room().payloads, kWide.payloads);
+  arrivals.withdraw({0, 0});  // nothing of it is left
+  EXPECT_TRUE(come(&arrivals, 0, 0, 7));
+  EXPECT_EQ(arrivals.ready(), 1U);
+}
+
 TEST(Arrivals, WhatCameIsNotIngestedAgain) {
   Arrivals arrivals(1, kWide);
   EXPECT_TRUE(arrivals.offer({0, 0}, 1));

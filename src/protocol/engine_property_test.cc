@@ -26,6 +26,10 @@ Status EngineWorld::ingest(Engine* engine, const IngestPayload& payload, Receive
   done->number = payload.number;
   const std::optional<Payloads> all = payloads_of(payload.stream);
   if (!all) return {Code::kIo, "the payload is gone"};
+  if (chance(8)) {  // it was let go of
+    done->here = false;
+    return {};
+  }
   const std::uint64_t order = payload.number * 2 + payload.owner;
   const Word& word = (*all)[payload.owner].at(payload.number);
   if (word.difference && engine->overwrite) return {Code::kMismatch, "a difference"};

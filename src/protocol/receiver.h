@@ -92,6 +92,7 @@ struct ReceiverWorkDone {
   std::uint32_t owner = 0;   // kIngestPayload, kEndOfOwner
   std::uint64_t number = 0;  // kIngestPayload
   Status status;
+  bool here = true;  // kIngestPayload: else it was let go of, and the node hands it over again
   Ingested ingested = Ingested::kQueued;
   std::uint64_t applied = 0;  // kApplyQueued: payloads
   ReceiverCounts counts;      // kFinishStream

@@ -338,6 +338,22 @@ TEST_F(AttemptTest, APayloadWithoutRoomIsIngestedAfterTheNextApplication) {
   EXPECT_EQ(applied_payloads(1), "ingest 1/0\nnode-0: credit 1 next 1 room 7/90\n");
 }
 
+// Handed over to what the stream was before, it is gone by now; it comes again.
+TEST_F(AttemptTest, APayloadThatWasLetGoOfIsIngestedWhenItComesAgain) {
+  become_member();
+  become_prepared();
+  close_gate_and_open(1, 3);
+  EXPECT_EQ(hand_over(0, 0), "ingest 0/0\n");
+  ReceiverWorkDone gone;
+  gone.kind = Kind::kIngestPayload;
+  gone.stream = stream;
+  gone.here = false;
+  EXPECT_EQ(step(gone), "");
+  EXPECT_EQ(pass(options.waits.repeat_ms), "node-0: credit 1 next 0 room 8/100\n");
+  EXPECT_EQ(hand_over(0, 0), "ingest 0/0\n");
+  EXPECT_EQ(ingested(0, 0), "apply\nnode-0: credit 1 next 1 room 7/90\n");
+}
+
 TEST_F(AttemptTest, APayloadOfAnotherAttemptFailsThis) {
   become_member();
   become_prepared();

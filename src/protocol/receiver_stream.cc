@@ -92,7 +92,9 @@ void ReceiverEndpoint::Machine::stream_work_done(const ReceiverWorkDone& done) {
                                                    " of owner " + std::to_string(done.owner) +
                                                    " says that it is of another attempt"});
       }
-      if (done.ingested == Ingested::kFull) {
+      if (!done.here) {
+        arrivals.withdraw(payload);
+      } else if (done.ingested == Ingested::kFull) {
         DCR_PROBE("a receiver has no room for a payload yet");
         arrivals.set_aside(payload);
       } else {

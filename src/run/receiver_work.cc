@@ -80,8 +80,8 @@ Status ReceiverWork::ingest(const IngestPayload& work, ReceiverWorkDone* done) {
   const Key key(work.stream, work.owner, work.number);
   const std::shared_ptr<const DecodedPayload> payload = find(key);
   if (payload == nullptr) {
-    // It was dropped, or belongs to a stream that is over: the node hands it over again.
-    done->ingested = Ingested::kFull;
+    // It was handed over before the stream began anew, which let go of it.
+    done->here = false;
     return {};
   }
   DCR_ASSIGN(done->ingested, parts_.receiver.ingest(payload));
