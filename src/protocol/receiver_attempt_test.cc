@@ -363,6 +363,24 @@ TEST_F(AttemptTest, APayloadOfAnotherAttemptFailsThis) {
             "attempt\n");
 }
 
+// One whose base was shown by digests has not shown what its runtime makes of what is written.
+TEST_F(AttemptTest, AnAuditWaitsForAStreamThatBringsAll) {
+  options.audit = true;
+  become_member();
+  become_prepared();
+  close_gate_and_open(1, 3);
+  end_without_payloads();
+  from_leader(Flush{1});
+  EXPECT_EQ(done(Kind::kFinishStream), "leader: completed 1 2\n");
+  ASSERT_TRUE(control.commit(1).ok());
+  EXPECT_EQ(from_leader(Look{}), "engine: gate_proof 4 version 1\n");
+  become_prepared(AttemptMode::kDense);
+  close_gate_and_open(2, 5);
+  end_without_payloads();
+  from_leader(Flush{2});
+  EXPECT_EQ(done(Kind::kFinishStream), "begin 2 overwrite audit\n");
+}
+
 // Memory of a machine is bounded: what nobody gave credit for is not kept.
 TEST_F(AttemptTest, WhatIsBeyondTheCreditIsNotTaken) {
   become_member();

@@ -125,7 +125,7 @@ void ReceiverEndpoint::Machine::stream_finished(const ReceiverCounts& counts) {
   }
   const bool brought_all = !attempt_ || brings_all(attempt_->mode, attempt_->owners);
   if (audit_ && brought_all && !stream_->audits) return begin_audit();
-  audit_ = false;
+  if (stream_->audits) audit_ = false;
   if (restore_) return restored();
   finished_ = VersionId{attempt_->base.version + 1, attempt_->number};
   attempt_->state = Attempt::State::kFinished;

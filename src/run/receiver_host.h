@@ -25,7 +25,7 @@ struct ReceiverHostOptions {
   // The storage holds the base, until the receiver's first life has begun.
   bool base_loaded = false;
   bool base_exists = true;          // see ReceiverEndpointOptions
-  bool audit = false;               // see ReceiverEndpointOptions; until one has succeeded
+  bool audit = false;               // see ReceiverEndpointOptions
   std::function<bool()> cancelled;  // thread-safe
   // Another reason for the machine to end, asked on its thread; may be empty.
   std::function<bool()> ended = {};
