@@ -62,6 +62,16 @@ void Coordinator::Machine::on_message(const Endpoint& from, const Completed& mes
   if (peer == nullptr || peer->role != Role::kReceiver || !flushing_) return;
   set(peer, &Peer::completed);
 }
+void Coordinator::Machine::on_message(const Endpoint& from, const Applying& message) {
+  Peer* const peer = bound(from, message.attempt);
+  if (peer == nullptr || peer->role != Role::kReceiver || !flushing_) return;
+  if (message.payloads < peer->applying.payloads) return;  // older
+  if (message.payloads > peer->applying.payloads) {
+    DCR_PROBE("a receiver goes on applying");
+    progress_at_ = now_;
+  }
+  peer->applying = message;
+}
 void Coordinator::Machine::on_message(const Endpoint& from, const AttemptFailed& message) {
   Peer* const peer = message.attempt == record_.attempt ? find_peer(from) : nullptr;
   if (peer == nullptr) return;
@@ -121,12 +131,14 @@ bool Coordinator::Machine::check_attempt() {
   if (waited == nullptr || !due(wait.until)) return true;
   const CoordinatorProgress shown = progress();
   const std::string who = name_of(*waited);
+  const std::string& state = waited->applying.state;
   for (Peer& peer : peers_) {
     if (has_role(peer, wait.roles) && !(peer.*wait.done)) peer.failed = true;
   }
   fail_attempt({Code::kUnavailable, "phase " + std::string(wait.phase) + " is overdue: " + who +
                                         " is waited for, " + std::to_string(shown.done) + " of " +
-                                        std::to_string(shown.of) + " are done"},
+                                        std::to_string(shown.of) + " are done" +
+                                        (state.empty() ? "" : "; it " + state)},
                false);
   return false;
 }

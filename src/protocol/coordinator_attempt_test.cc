@@ -296,6 +296,38 @@ TEST_F(CoordinatorTest, AnOwnerThatSendsNothingIsOverdueButOneThatGoesOnIsNot) {
   EXPECT_EQ(ended("owner-0")[0].attempts, 2U);
 }
 
+// What an audit compares comes a second time: all of it may take longer than anybody waits for one
+// that stands still.
+TEST_F(CoordinatorTest, AReceiverThatStandsStillIsOverdueButOneThatGoesOnApplyingIsNot) {
+  on<Flush>([](Scripted& endpoint, const Flush& flush, Replies* /*replies*/) {
+    return endpoint.endpoint.name == "receiver-1" && flush.attempt == 1;
+  });
+  refit("step 1");
+  const auto say = [this](std::uint64_t payloads) {
+    to_coordinator(endpoints["receiver-1"].endpoint, {"coordinator-0", 0},
+                   Applying{1, payloads,
+                            "audits what came and waits for payload " + std::to_string(payloads) +
+                                " of owner 0"});
+  };
+  for (std::uint64_t payloads = 1; payloads <= 5; ++payloads) {
+    ASSERT_FALSE(refit_ends(waits.apply_ms - 1'000));
+    say(payloads);
+  }
+  // The same again, and an older one that comes late, are no progress.
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_FALSE(refit_ends(waits.apply_ms / 4 - 1'000));
+    say(5);
+    say(4);
+  }
+  EXPECT_FALSE(noted("overdue"));
+  ASSERT_TRUE(refit_ends(10'000)) << all_notes();
+  EXPECT_TRUE(
+      noted("phase apply is overdue: receiver-1 (incarnation 6) is waited for, 3 of 4 are done; "
+            "it audits what came and waits for payload 5 of owner 0"))
+      << all_notes();
+  EXPECT_EQ(ended("owner-0")[0].attempts, 2U);
+}
+
 TEST_F(CoordinatorTest, ABoundEndpointThatRestartsFailsTheAttempt) {
   for (const char* name : {"owner-1", "node-0", "receiver-2"}) {
     mute<Flush>("receiver-0");

@@ -59,6 +59,7 @@ class Coordinator::Machine {
     bool prepared = false, sent = false, staged = false, closed = false, completed = false;
     bool stopped = false, updated = false, cleaned = false;
     bool without_baseline = false;
+    Applying applying;  // of a receiver: the last that it said
   };
   using Done = bool Peer::*;
   static constexpr unsigned kOwners = 1, kNodes = 2, kReceivers = 4, kAll = 7;
@@ -136,6 +137,7 @@ class Coordinator::Machine {
   void on_message(const Endpoint& from, const StagingFull& message);
   void on_message(const Endpoint& from, const GateClosed& message);
   void on_message(const Endpoint& from, const Completed& message);
+  void on_message(const Endpoint& from, const Applying& message);
   void on_message(const Endpoint& from, const AttemptFailed& message);
   Peer* bound(const Endpoint& from, std::uint64_t attempt);
   void set(Peer* peer, Done done);

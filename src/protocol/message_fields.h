@@ -223,6 +223,13 @@ void fields(Io& io, typename Io::template Of<Completed>& message) {
   io.number("checked", message.checked, 0, kAnyNumber);
 }
 
+template <typename Io>
+void fields(Io& io, typename Io::template Of<Applying>& message) {
+  attempt_field(io, message);
+  io.number("payloads", message.payloads, 0, kAnyNumber);
+  io.text("state", message.state, kMessageTextBytesMax);
+}
+
 // ---- data path
 
 template <typename Io>

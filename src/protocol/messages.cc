@@ -51,7 +51,8 @@ constexpr std::array<const char*, std::variant_size_v<Message>> kMessageNames = 
     "status_reply",
     "operator_command",
     "operator_reply",
-    "refused"};
+    "refused",
+    "applying"};
 
 // The largest messages: a prepare of the most endpoints and tensors, and the most digests.
 static_assert(kEndpointsMax * (3 * (kEndpointNameBytesMax + 41) + 2 * (kEndpointNameBytesMax + 2)) +

@@ -199,6 +199,15 @@ struct Completed {
   bool operator==(const Completed&) const = default;
 };
 
+// Of a receiver that is flushed again before it has completed: how far it is, so that one which
+// goes on is not taken for one that stands still.
+struct Applying {
+  std::uint64_t attempt = 0;
+  std::uint64_t payloads = 0;  // applied; in an audit those that it has compared beside them
+  std::string state;           // what it is at, and what it waits for
+  bool operator==(const Applying&) const = default;
+};
+
 // ---- data path: hints from owners to nodes; nodes and their receivers
 
 // Payloads below `payloads` of the sender's are sent, and its end if `ended`. Only a hint.
@@ -362,7 +371,7 @@ using Message =
                  Staged, StagingFull, GateClosed, Completed, PayloadsSent, Credit, OwnerEnd,
                  PayloadReady, StreamFailed, RestoreRequest, RestoreSent, BaseDigestsRequest,
                  BaseDigests, GateClose, GateIsClosed, GateProof, GateState, StatusRequest,
-                 StatusReply, OperatorCommand, OperatorReply, Refused>;
+                 StatusReply, OperatorCommand, OperatorReply, Refused, Applying>;
 
 // "prepare", "open_apply", …: for messages, logs and `--kill`.
 const char* message_name(const Message& message);

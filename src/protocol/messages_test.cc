@@ -104,7 +104,7 @@ TEST(Messages, ErrorsNameMessageAndField) {
   expect_refused({}, Code::kCorrupt, "a message is cut short");
   expect_refused(Bytes{1, 0}, Code::kUnsupported,
                  "a message has format 1; this build knows format 0");
-  expect_refused(Bytes{0, 37}, Code::kCorrupt, "a message has kind 37, which is none of format 0");
+  expect_refused(Bytes{0, 38}, Code::kCorrupt, "a message has kind 38, which is none of format 0");
   expect_refused(Bytes(kMessageBytesMax + 1), Code::kTooLarge,
                  "a message of 16777217 bytes is larger than the limit of 16777216");
   expect_refused(Bytes{0, 5}, Code::kCorrupt, "close_gate: attempt is cut short or badly spelt");

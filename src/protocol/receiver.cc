@@ -292,12 +292,8 @@ StatusReply ReceiverEndpoint::Machine::status() const {
       reply.detail = "holds " + resident_.text() + (trouble_.empty() ? "" : "; " + trouble_);
     }
   }
-  if (stream_ && stream_->audits) {
-    reply.detail += reply.detail.empty() ? "audits what came" : "; audits what came";
-  }
-  if (stream_ && stream_->begun && !stream_->arrivals.complete()) {
-    reply.detail +=
-        (reply.detail.empty() ? "waits for " : "; waits for ") + stream_->arrivals.missing();
+  if (const std::string state = stream_state(); !state.empty()) {
+    reply.detail += (reply.detail.empty() ? "" : "; ") + state;
   }
   return reply;
 }

@@ -137,8 +137,14 @@ void ReceiverEndpoint::Machine::on_flush(const Endpoint& from, const Flush& mess
   on_open_apply(from, message.attempt);
   Attempt* const attempt = current(message.attempt, from);
   if (attempt == nullptr) return;
+  if (attempt->state == Attempt::State::kFinished) {
+    send(from, attempt->completed);
+  } else if (attempt->state == Attempt::State::kPrepared && attempt->flush) {
+    const std::string state = stream_state();
+    send(from,
+         Applying{attempt->number, attempt->applied, state.empty() ? "finishes what came" : state});
+  }
   attempt->flush = true;
-  if (attempt->state == Attempt::State::kFinished) send(from, attempt->completed);
 }
 
 void ReceiverEndpoint::Machine::on_stop(const Endpoint& from, const StopAndWait& message) {

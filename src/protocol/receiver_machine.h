@@ -45,6 +45,7 @@ class ReceiverEndpoint::Machine {
     bool gate_told = false;  // that it is
     bool open = false;       // payloads may be applied
     bool flush = false;
+    std::uint64_t applied = 0;        // payloads, of both passes
     Completed completed;              // of kFinished
     AttemptFailed failed;             // of kFailed
     Milliseconds failed_at = kNever;  // said again
@@ -98,6 +99,7 @@ class ReceiverEndpoint::Machine {
   void stream_work_done(const ReceiverWorkDone& done);
   void stream_failed(const Status& status);
   bool from_node(const Endpoint& from) const;
+  std::string stream_state() const;
 
   // receiver_attempt.cc
   void on_prepare(const Endpoint& from, const Prepare& prepare);

@@ -147,9 +147,11 @@ void ReceiverEndpoint::Machine::drive_restore() {
     return;
   } else if (now_ >= restore_->progress_at + options_.waits.restore_ms) {
     DCR_PROBE("a restore makes no progress");
-    const std::string whom = restore_->trouble.empty() ? std::string() : ": " + restore_->trouble;
+    std::string why = restore_->trouble;
+    if (why.empty()) why = gate_.closed() ? stream_state() : "gate " + gate_.gate() + " stays open";
     return begin_life("its restore made no progress for " +
-                          std::to_string(options_.waits.restore_ms) + " ms" + whom,
+                          std::to_string(options_.waits.restore_ms) +
+                          (why.empty() ? " ms" : " ms: " + why),
                       0);
   }
 }

@@ -116,6 +116,24 @@ TEST_F(AuditedTest, AWordThatDiffersFailsTheRestoreAndIsSaidToTheGate) {
   EXPECT_EQ(done(Kind::kFinishStream), "engine: gate_proof 2 version 0\n");
 }
 
+// However long it takes, as long as it goes on.
+TEST_F(AuditedTest, OneThatStandsStillFailsTheRestoreAndSaysWhatItWaitsFor) {
+  write();
+  const std::uint64_t before = machine->incarnation();
+  hand_over(0, 0);
+  pass(options.waits.restore_ms - 1);
+  ingested(0, 0);
+  pass(options.waits.restore_ms - 1);
+  EXPECT_EQ(applied_payloads(1), "node-0: credit restore 1 next 1 room 8/100 again\n");
+  pass(options.waits.restore_ms - 1);
+  EXPECT_EQ(machine->incarnation(), before);
+  pass(1);
+  EXPECT_GT(machine->incarnation(), before);
+  EXPECT_EQ(why,
+            "its restore made no progress for 600000 ms: audits what came and waits for "
+            "payload 0 or the end of owner 1");
+}
+
 TEST_F(AuditedTest, LaterStreamsAreNot) {
   write();
   take();
@@ -194,26 +212,58 @@ class RefusedAndAuditedTest : public RefusedTest {
     from_leader(CloseGate{1});
     ASSERT_TRUE(control.open(1).ok());
     from_leader(OpenApply{1});
+  }
+  void write() {
     end_without_payloads();
     from_leader(Flush{1});
     EXPECT_EQ(done(Kind::kFinishStream), "begin 1 overwrite audit\n");
     EXPECT_EQ(done(Kind::kBeginStream), "node-0: credit 1 next 0 room 8/100 again\n");
-    EXPECT_EQ(from_leader(Flush{1}), "");
     end_without_payloads();
   }
 };
 
 TEST_F(RefusedAndAuditedTest, ItIsComparedBeforeItIsCompleted) {
+  write();
   EXPECT_EQ(done(Kind::kFinishStream), "leader: completed 1 2\n");
   ASSERT_TRUE(control.commit(1).ok());
   EXPECT_EQ(from_leader(Look{}), "engine: gate_proof 2 version 1\n");
 }
 
 TEST_F(RefusedAndAuditedTest, AWordThatDiffersFailsTheAttempt) {
+  write();
   EXPECT_EQ(done(Kind::kFinishStream, {Code::kMismatch, "tensor \"a\" differs", "a"}),
             "stop\nengine: gate_close 2\n"
             "leader: attempt_failed 1: tensor \"a\" differs\n");
   EXPECT_EQ(why, "tensor \"a\" differs");
+}
+
+// So that the leader does not take it for one that stands still.
+TEST_F(RefusedAndAuditedTest, ItSaysHowFarItIsInBothPasses) {
+  hand_over(0, 0);
+  ingested(0, 0);
+  EXPECT_EQ(from_leader(Flush{1}), "");  // not where one is enough
+  EXPECT_EQ(from_leader(Flush{1}),
+            "leader: applying 1 0: waits for payload 0 or the end of owner 1\n");
+  applied_payloads(1);
+  EXPECT_EQ(from_leader(Flush{1}),
+            "leader: applying 1 1: waits for payload 0 or the end of owner 1\n");
+  from_node(OwnerEnd{stream, 0, 1});
+  ended(0);
+  from_node(OwnerEnd{stream, 1, 0});
+  EXPECT_EQ(ended(1), "finish\n");
+  EXPECT_EQ(from_leader(Flush{1}), "leader: applying 1 1: finishes what came\n");
+  done(Kind::kFinishStream);
+  EXPECT_EQ(from_leader(Flush{1}), "leader: applying 1 1: audits what came\n");
+  done(Kind::kBeginStream);
+  EXPECT_EQ(from_leader(Flush{1}),
+            "leader: applying 1 1: audits what came and waits for payload 0 or the end of owner "
+            "0\n");
+  hand_over(0, 0);
+  ingested(0, 0);
+  applied_payloads(1);
+  EXPECT_EQ(from_leader(Flush{1}),
+            "leader: applying 1 2: audits what came and waits for payload 0 or the end of owner "
+            "1\n");
 }
 
 TEST_F(RefusedTest, IfNoSuchAttemptComesItAsksOwnersAgain) {

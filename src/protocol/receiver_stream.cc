@@ -105,6 +105,7 @@ void ReceiverEndpoint::Machine::stream_work_done(const ReceiverWorkDone& done) {
       arrivals.take_end(done.owner);
       break;
     case Kind::kApplyQueued:
+      if (attempt_) attempt_->applied += done.applied;
       for (const Arrivals::Payload& again : arrivals.applied(done.applied)) {
         works_.add(IngestPayload{stream_->id, again.owner, again.number});
       }
@@ -131,6 +132,14 @@ void ReceiverEndpoint::Machine::stream_finished(const ReceiverCounts& counts) {
   attempt_->state = Attempt::State::kFinished;
   send(attempt_->coordinator, attempt_->completed);
   session_.look();
+}
+
+// What it does with the stream, for people; empty: nothing is to be said of it.
+std::string ReceiverEndpoint::Machine::stream_state() const {
+  if (!stream_) return {};
+  const std::string state = stream_->audits ? "audits what came" : "";
+  if (!stream_->begun || stream_->arrivals.complete()) return state;
+  return state + (state.empty() ? "" : " and ") + "waits for " + stream_->arrivals.missing();
 }
 
 bool ReceiverEndpoint::Machine::may_apply() const {

@@ -25,7 +25,7 @@ bool may_say(Role role) {
     return role == Role::kNode;
   }
   if (kIsOneOf<T, GateClosed, Completed, Credit, RestoreRequest, BaseDigestsRequest, GateClose,
-               GateProof, Refused>) {
+               GateProof, Refused, Applying>) {
     return role == Role::kReceiver;
   }
   if (kIsOneOf<T, GateIsClosed, GateState>) return role == Role::kGate;

@@ -68,7 +68,8 @@ inline std::vector<Message> sample_messages() {
       OperatorCommand{7, OperatorCommand::Kind::kVerify, "/checkpoints/8", "step 8", true, version},
       OperatorReply{
           7, failure, {version, "step 8"}, 2, 6000, {"owner-1"}, 5, 6, 7, 8, 9, early, 10},
-      Refused{failure}};
+      Refused{failure},
+      Applying{300, 42, "audits what came"}};
 }
 
 // Sets fields at random, where MessageReader reads them: to small values mostly, and to the

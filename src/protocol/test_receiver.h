@@ -37,6 +37,10 @@ inline std::string text_of(const Message& message) {
   } else if (const auto* completed = std::get_if<Completed>(&message)) {
     add(completed->attempt);
     add(completed->payloads);
+  } else if (const auto* applying = std::get_if<Applying>(&message)) {
+    add(applying->attempt);
+    add(applying->payloads);
+    text += ": " + applying->state;
   } else if (const auto* restore = std::get_if<RestoreRequest>(&message)) {
     add(restore->version.version);
   } else if (const auto* close = std::get_if<GateClose>(&message)) {
