@@ -194,8 +194,9 @@ def test_a_directory_that_is_not_shared(cluster: Cluster) -> None:
     made = cluster.dcr("coordinator", "--config", str(own), "--name", "coordinator-1")
     assert (made.returncode, made.stderr) == (
         3,
-        f"dcr coordinator: {path}/b/../objects: objects of another run lie there: remove them, or "
-        f'name another directory; where that run is this one, "directory" {SHARED}\n',
+        f"dcr coordinator: {path}/b/../objects/run says that another run's objects lie there: "
+        "remove that file with all that is beside it, or name another directory; where that run is "
+        f'this one, "directory" {SHARED}\n',
     )
     own = cluster.file("b", "own.toml", directory="own", objects="own/objects")
     made = cluster.dcr("coordinator", "--config", str(own), "--name", "coordinator-1")
@@ -237,6 +238,18 @@ def test_objects_that_are_not_shared(cluster: Cluster) -> None:
         assert refused(file, errors.Mismatch) == message
         node = cluster.dcr("node", "--config", str(file), "--name", "node-b")
         assert (node.returncode, node.stderr) == (3, f"dcr node: {message}\n")
+
+
+def test_a_creation_that_was_cut_short(cluster: Cluster) -> None:
+    """After the objects' mark, before the control plane was there."""
+    shared, objects = cluster.path / "shared", cluster.path / "objects"
+    for folder in (shared, objects):
+        folder.mkdir(mode=0o700)
+    (shared / "creating.run").write_text("ab" * 16 + "\n")
+    (objects / "run").write_text("ab" * 16 + "\n")
+    cluster.start_all(both=False)
+    assert (objects / "run").read_text() == "ab" * 16 + "\n"
+    assert not (shared / "creating.run").exists()
 
 
 def test_what_a_file_must_have(cluster: Cluster) -> None:

@@ -62,11 +62,16 @@ Status create_run(const RunConfig& config) {
              ProcessLock::open(join_path(config.directory, "creating.lock")));
   DCR_TRY(creating->lock(kCreateMs));
   Status opened = SqliteControl::open(store_of(config)).status();
-  if (opened.code() != Code::kNotFound) return opened;
-  RunId run{};
-  fill_random(run);
-  if (!config.coordinators.empty()) DCR_TRY(mark_objects(config, run));
-  return SqliteControl::create(store_of(config), run, config.base).status();
+  if (opened.code() == Code::kNotFound) {
+    RunId run{};
+    if (config.coordinators.empty()) {
+      fill_random(run);
+    } else {
+      DCR_ASSIGN(run, begin_creation(config));
+    }
+    opened = SqliteControl::create(store_of(config), run, config.base).status();
+  }
+  return opened.ok() ? forget_creation(config) : opened;
 }
 
 Result<std::unique_ptr<ProcessContext>> ProcessContext::open(

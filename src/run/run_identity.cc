@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/cancelled.h"
+#include "base/secure_random.h"
 #include "channel/keys.h"
 #include "run/mailbox.h"
 #include "runtime/event_queue.h"
@@ -25,6 +26,9 @@ constexpr std::uint64_t kSilentMs = 1'000;
 constexpr std::uint64_t kBeatSlackMs = 5'000;
 
 std::string mark_path(const RunConfig& config) { return join_path(objects_path(config), "run"); }
+std::string creation_path(const RunConfig& config) {
+  return join_path(config.directory, "creating.run");
+}
 
 std::string mark_text(const RunId& run) {
   constexpr const char* kDigits = "0123456789abcdef";
@@ -34,6 +38,44 @@ std::string mark_text(const RunId& run) {
     text += kDigits[byte & 15];
   }
   return text + "\n";
+}
+
+std::optional<RunId> run_of_mark(const Bytes& mark) {
+  RunId run{};
+  if (mark.size() != 2 * run.size() + 1) return std::nullopt;
+  const auto digit = [&mark](std::size_t at) {
+    const std::uint8_t letter = mark[at];
+    return static_cast<std::uint8_t>(letter >= 'a' ? letter - 'a' + 10 : letter - '0');
+  };
+  for (std::size_t i = 0; i < run.size(); ++i) {
+    run[i] = static_cast<std::uint8_t>((digit(2 * i) << 4) | (digit(2 * i + 1) & 15));
+  }
+  // Other letters, and other spellings, are none.
+  const std::string text = mark_text(run);
+  if (!std::equal(text.begin(), text.end(), mark.begin(), mark.end())) return std::nullopt;
+  return run;
+}
+
+Status write_mark(const std::string& path, const RunId& run) {
+  const std::string text = mark_text(run);
+  return replace_file(posix_file_system(), path,
+                      {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()},
+                      kMarkPermissions);
+}
+
+// Of the creation that was cut short, if one was.
+Result<RunId> id_to_create(const RunConfig& config) {
+  const std::string path = creation_path(config);
+  const Result<Bytes> begun = read_file(posix_file_system(), path, kMarkBytesMax);
+  if (begun.status().code() == Code::kNotFound) {
+    RunId run{};
+    fill_random(run);
+    DCR_TRY(write_mark(path, run));
+    return run;
+  }
+  if (!begun.ok()) return begun.status();
+  if (const std::optional<RunId> run = run_of_mark(*begun)) return *run;
+  return Status(Code::kCorrupt, path + " holds no run's id: remove that file");
 }
 
 std::string must_be_shared(const char* key) {
@@ -155,24 +197,32 @@ class StoreCheck {
 
 }  // namespace
 
-Status mark_objects(const RunConfig& config, const RunId& run) {
-  const Result<FileInfo> there = posix_file_system().info(mark_path(config), true);
-  if (there.ok()) {
-    return {Code::kMismatch, objects_path(config) +
-                                 ": objects of another run lie there: remove them, or name another "
-                                 "directory; where that run is this one, " +
-                                 must_be_shared("directory")};
+Result<RunId> begin_creation(const RunConfig& config) {
+  DCR_ASSIGN(const RunId run, id_to_create(config));
+  const std::string path = mark_path(config);
+  const Result<Bytes> mark = read_file(posix_file_system(), path, kMarkBytesMax);
+  if (mark.ok() && run_of_mark(*mark) == run) return run;
+  if (mark.ok()) {
+    return Status(Code::kMismatch,
+                  path +
+                      " says that another run's objects lie there: remove that file with all "
+                      "that is beside it, or name another directory; where that run is this "
+                      "one, " +
+                      must_be_shared("directory"));
   }
-  if (there.status().code() != Code::kNotFound) return there.status();
-  const std::string text = mark_text(run);
-  return replace_file(posix_file_system(), mark_path(config),
-                      {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()},
-                      kMarkPermissions);
+  if (mark.status().code() != Code::kNotFound) return mark.status();
+  DCR_TRY(write_mark(path, run));
+  return run;
+}
+
+Status forget_creation(const RunConfig& config) {
+  const Status removed = posix_file_system().remove(creation_path(config));
+  return removed.code() == Code::kNotFound ? Status() : removed;
 }
 
 Status check_objects(const RunConfig& config, const RunId& run) {
   const Result<Bytes> mark = read_file(posix_file_system(), mark_path(config), kMarkBytesMax);
-  if (mark.ok() && std::string(mark->begin(), mark->end()) == mark_text(run)) return {};
+  if (mark.ok() && run_of_mark(*mark) == run) return {};
   if (!mark.ok() && mark.status().code() != Code::kNotFound) return mark.status();
   return {Code::kMismatch, objects_path(config) +
                                ": the objects there are not those of the run in " +

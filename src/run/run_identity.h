@@ -2,10 +2,10 @@
 // the objects. A directory of the same path that is another one would not be noticed otherwise:
 // endpoints there would wait for ever for others that are not in it.
 //
-// A run's id is random and made with its control plane. Objects have it in a file, which the
-// process that made the control plane wrote. Control planes are compared through the coordinators,
-// which say the id of theirs in every envelope; and the leader's beat must come to this one, which
-// a copy of the directory does not get.
+// A run's id is random and made with its control plane. Objects have it in a file, the mark, which
+// the process that made the control plane wrote. Control planes are compared through the
+// coordinators, which say the id of theirs in every envelope; and the leader's beat must come to
+// this one, which a copy of the directory does not get.
 #pragma once
 
 #include <string>
@@ -17,8 +17,13 @@
 
 namespace dcr {
 
-// Writes the run's id beside its objects. Error kMismatch: some run's is there already.
-Status mark_objects(const RunConfig& config, const RunId& run);
+// The id of a run whose control plane is about to be made, and the mark with it. Until
+// forget_creation() it is in the directory too, so that whoever goes on where a creation was cut
+// short gets the same. Errors: kMismatch, the mark is another run's; kCorrupt for the file in the
+// directory; both name the file.
+Result<RunId> begin_creation(const RunConfig& config);
+// The control plane is there.
+Status forget_creation(const RunConfig& config);
 // Error kMismatch: the objects are not this run's.
 Status check_objects(const RunConfig& config, const RunId& run);
 
