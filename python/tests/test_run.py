@@ -442,7 +442,7 @@ def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     open_to_all = tmp_path / "open"
     open_to_all.mkdir()
     open_to_all.chmod(0o777)
-    with pytest.raises(errors.InvalidArgument, match="others may write to this run directory"):
+    with pytest.raises(errors.InvalidArgument, match="others may write to this directory of a run"):
         dcr.run.Run(open_to_all)
     with pytest.raises(errors.InvalidArgument, match="at most 67 bytes, for sockets lie in it"):
         dcr.run.Run(tmp_path / ("long" * 20))

@@ -252,6 +252,24 @@ def test_a_creation_that_was_cut_short(cluster: Cluster) -> None:
     assert not (shared / "creating.run").exists()
 
 
+def test_folders_that_others_may_write_to(cluster: Cluster) -> None:
+    cluster.start_all()
+    for folder in ("shared", "objects", "a", "a/keys", "shared/sources"):
+        path = cluster.path / folder
+        before = path.stat().st_mode
+        path.chmod(0o770)
+        message = (
+            f"{cluster.path}/{folder}: others may write to this directory of a run: chmod go-w it, "
+            "or name another"
+        )
+        refusal = refused(cluster.a, errors.InvalidArgument)
+        plain = refusal.replace("/a/../", "/").replace("/./", "/").replace("/.:", ":")
+        assert plain == message
+        made = cluster.dcr("coordinator", "--config", str(cluster.a), "--name", "coordinator-0")
+        assert made.returncode == 2 and "others may write" in made.stderr
+        path.chmod(before)
+
+
 def test_what_a_file_must_have(cluster: Cluster) -> None:
     cluster.start_all()
     run = dcr.run.Run(cluster.b)

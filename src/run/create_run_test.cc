@@ -1,4 +1,4 @@
-// How a run is made, once.
+// How a run is made, once, and whose its folders have to be.
 #include <gtest/gtest.h>
 
 #include "control/sqlite_control.h"
@@ -108,6 +108,31 @@ TEST_F(CreateRunTest, AnIdThatIsNoneIsNamed) {
     EXPECT_EQ(refused.code(), Code::kCorrupt) << text;
     EXPECT_EQ(refused.message(), creation() + " holds no run's id: remove that file");
   }
+}
+
+TEST_F(CreateRunTest, NobodyElseMayWriteToItsFolders) {
+  ASSERT_TRUE(create_run(config).ok());
+  const auto open = [this] {
+    const CancelToken never;
+    ProcessOptions options;
+    options.cancel = &never;
+    options.clock = &monotonic_clock();
+    return open_shared_run(config, options).status();
+  };
+  for (const std::string& path :
+       {config.directory, config.work, config.objects, sources_path(config), keys_path(config)}) {
+    for (const std::uint32_t permissions : {0770U, 0702U}) {
+      ASSERT_TRUE(posix_file_system().set_permissions(path, permissions).ok());
+      for (const Status& refused : {create_run(config), open()}) {
+        EXPECT_EQ(refused.code(), Code::kInvalidArgument);
+        EXPECT_EQ(refused.message(), path +
+                                         ": others may write to this directory of a run: chmod "
+                                         "go-w it, or name another");
+      }
+    }
+    ASSERT_TRUE(posix_file_system().set_permissions(path, 0755).ok());
+  }
+  EXPECT_TRUE(create_run(config).ok());
 }
 
 }  // namespace

@@ -15,6 +15,7 @@ namespace dcr {
 namespace {
 
 constexpr std::uint32_t kPrivateDirectory = 0700;
+constexpr std::uint32_t kOthersMayWrite = 0022;
 constexpr std::uint64_t kCreateMs = 10'000;
 
 Status make_directory(const std::string& path) {
@@ -44,6 +45,31 @@ std::string payload_socket_path(const RunConfig& config, const std::string& rece
   return join_path(work_path(config), receiver + ".payloads");
 }
 
+Status check_ours(const std::string& path) {
+  DCR_ASSIGN(const FileInfo info, posix_file_system().info(path, true));
+  if (info.kind != FileKind::kDirectory) {
+    return {Code::kInvalidArgument, path + " is no directory"};
+  }
+  if (info.owner != this_user()) {
+    return {Code::kInvalidArgument, path + ": this directory of a run belongs to user " +
+                                        std::to_string(info.owner) + ", not to user " +
+                                        std::to_string(this_user()) + " who runs this"};
+  }
+  if ((info.permissions & kOthersMayWrite) == 0) return {};
+  return {Code::kInvalidArgument,
+          path + ": others may write to this directory of a run: chmod go-w it, or name another"};
+}
+
+Status check_folders(const RunConfig& config) {
+  for (const std::string& path : {config.directory, work_path(config), objects_path(config),
+                                  sources_path(config), keys_path(config)}) {
+    const Status ours = check_ours(path);
+    // What is missing is seen where it is needed.
+    if (!ours.ok() && ours.code() != Code::kNotFound) return ours;
+  }
+  return {};
+}
+
 Digest restore_run(const RunId& run) {
   constexpr std::string_view kRestore = "dcr-restore";
   Bytes bytes(kRestore.begin(), kRestore.end());
@@ -57,6 +83,7 @@ Status create_run(const RunConfig& config) {
   for (const std::string& path : {objects_path(config), sources_path(config), keys_path(config)}) {
     DCR_TRY(make_directory(path));
   }
+  DCR_TRY(check_folders(config));
   // One process makes it. The mark comes first, so that it is there where the control plane is.
   DCR_ASSIGN(const std::unique_ptr<ProcessLock> creating,
              ProcessLock::open(join_path(config.directory, "creating.lock")));

@@ -14,7 +14,6 @@ namespace {
 
 constexpr std::uint32_t kOursOnly = 0700;
 constexpr std::uint32_t kOursToUse = 0600;
-constexpr std::uint32_t kOthersMayWrite = 0022;
 constexpr std::uint64_t kSettingsBytesMax = kMiB;
 constexpr std::uint64_t kMakeMs = 10'000;
 constexpr std::uint64_t kEnterMs = 500;
@@ -54,22 +53,6 @@ Status check_path(const std::string& path) {
   }
   const std::string socket = "ipc://" + join_path(path, "x");
   return check_listen_address(socket).with_context("a run directory in which sockets lie");
-}
-
-// A folder that is this user's, and that nobody else may write to.
-Status check_ours(const std::string& path) {
-  DCR_ASSIGN(const FileInfo info, posix_file_system().info(path, true));
-  if (info.kind != FileKind::kDirectory) {
-    return {Code::kInvalidArgument, path + " is no directory"};
-  }
-  if (info.owner != this_user()) {
-    return {Code::kInvalidArgument, path + ": this run directory belongs to user " +
-                                        std::to_string(info.owner) + ", not to user " +
-                                        std::to_string(this_user()) + " who runs this"};
-  }
-  if ((info.permissions & kOthersMayWrite) == 0) return {};
-  return {Code::kInvalidArgument,
-          path + ": others may write to this run directory: chmod 700 it, or give another"};
 }
 
 std::string settings_path(const std::string& directory) {

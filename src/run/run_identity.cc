@@ -231,6 +231,7 @@ Status check_objects(const RunConfig& config, const RunId& run) {
 
 Result<std::unique_ptr<ProcessContext>> open_shared_run(const RunConfig& config,
                                                         ProcessOptions options) {
+  DCR_TRY(check_folders(config));
   auto context = ProcessContext::open(config, std::move(options));
   if (context.status().code() == Code::kNotFound) {
     return Status(Code::kNotFound,
