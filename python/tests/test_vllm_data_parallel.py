@@ -108,7 +108,16 @@ async def check_keep(engine: Any, run: Path, models: list[Path]) -> None:
     await told(run, GATE, "close", False)
     with pytest.raises(Exception, match="while the gate is closed"):
         await engine.sleep(level=1)
+    # One that is refused when only some ranks know of the gate leaves no pause behind.
     await told(run, GATE, "open", "v3")
+    closing = asyncio.create_task(told(run, GATE, "close", False))
+    await asyncio.sleep(0.05)
+    with pytest.raises(Exception, match="while the gate is closed"):
+        await engine.sleep(level=1)
+    await closing
+    await told(run, GATE, "open", "v3")
+    awake = Requests(engine, "awake", 4)
+    assert [spans(one) for one in await awake.outputs()] == [[("v3", 0, 4)]] * 2
 
 
 async def check_meetings(engine: Any, run: Path) -> None:
@@ -142,7 +151,7 @@ async def check_meetings(engine: Any, run: Path) -> None:
 
 
 async def check_ends(engine: Any, run: Path) -> None:
-    """Requests are failed on all ranks; the engine ends with one of them."""
+    """Requests are failed on all ranks; the engine leaves the run without one of them."""
     aborted = Requests(engine, "aborted", 400)
     await aborted.have(3)
     await told(run, GATE, "close", True)
@@ -158,11 +167,13 @@ async def check_ends(engine: Any, run: Path) -> None:
     for one in await waiting.outputs() + await late.outputs():
         assert (one.outputs[0].finish_reason, one.outputs[0].token_ids) == ("error", [])
     processes = engine.engine_core.resources.engine_manager.processes
-    os.kill(processes[1].pid, signal.SIGKILL)
+    os.kill(processes[1].pid, signal.SIGSTOP)
     until = time.monotonic() + 60
     while not (run / "gate-engine.left").exists():
         assert time.monotonic() < until
         await asyncio.sleep(0.01)
+    assert processes[0].is_alive()  # and has seen it itself
+    os.kill(processes[1].pid, signal.SIGKILL)
 
 
 def late_rank() -> None:
@@ -173,6 +184,7 @@ def late_rank() -> None:
     from dcr.vllm import ranks
 
     ranks._IDLE_SECONDS = 0.15
+    ranks._SILENT_SECONDS = 5.0
 
 
 def scripted(run: Path, models: list[Path]) -> None:
@@ -236,12 +248,35 @@ def test_orders_are_passed_on_and_forgotten(channels: Any) -> None:
         {1: "asleep"},
         {},
     ]
-    first.clear()
+    # Answers of one order are there until nobody asks for them, whatever becomes of another.
+    for number in (3, 1, 4):
+        first.done_with(number)
+    assert first.answers(2) == {1: "ValueError"}
     second.answer(4, None)
-    assert first.answers(4) == {1: ""}
-    first.clear()
+    first.done_with(2)
     left = {key for key in store.list_keys() if "order/" in key or "answer" in key}
     assert left == set()
+
+
+def test_requests_that_some_ranks_may_admit_end_the_gate() -> None:
+    from dcr.vllm.ranks import RanksGate
+
+    class Gate(RanksGate):
+        def __init__(self) -> None:
+            self.done: list[str] = []
+
+        def _have_done(self, order: dict[str, Any]) -> None:
+            self.done.append(order["do"])
+            if order["do"] == "admit":
+                raise dcr.errors.Unavailable("rank 1 does not answer")
+
+        def end(self) -> None:
+            self.done.append("end")
+
+    gate = Gate()
+    with pytest.raises(dcr.errors.Unavailable, match="rank 1"):
+        gate._open_for("v1")
+    assert gate.done == ["prepare", "admit", "end"]
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ class EngineGate:
         self.core = core
         self._states: Any = import_module("vllm.v1.core.sched.interface").PauseState
         self._own = self._states.PAUSED_ALL
-        self._users = core.scheduler.pause_state
+        self._users = self._before_sleep = core.scheduler.pause_state
         self._closed = True
         self._acting = False
         self._jobs: set[_Job] = set()
@@ -217,11 +217,18 @@ class EngineGate:
 
     def _sleep_asked(self, level: int = 1, mode: str = "abort") -> Any:
         self._check_sleep(level)
+        self._before_sleep = self._users
         return self._sleep(level, mode)
 
     def _suspend_asked(self, level: int = 1) -> Any:
-        # Again: requests may have been drained since the first check.
-        self._check_sleep(level)
+        try:
+            # Again: requests may have been drained since the first check.
+            self._check_sleep(level)
+        except Unsupported:
+            # Whoever is told that it does not sleep does not know of the pause that began it.
+            self._users = self._before_sleep
+            self._apply_pause()
+            raise
         return self._suspend(level)
 
     def _check_sleep(self, level: int) -> None:

@@ -16,6 +16,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -87,7 +88,7 @@ class Channel:
         self._store.set_timeout(timedelta(seconds=_STORE_SECONDS))
         self._lock = threading.Lock()
         self._orders = 0  # given, or taken
-        self._kept: list[int] = []  # given, and not answered by all
+        self._done_with: list[int] = []  # given, and not answered by all
         self._lives = dict.fromkeys(self.others, (0, 0.0))
 
     def agree(self, settings: Settings, running: Callable[[], bool]) -> Settings:
@@ -108,7 +109,6 @@ class Channel:
         """Has all others do it; returns its number."""
         with self._lock:
             self._orders += 1
-            self._kept.append(self._orders)
             self._store.set(f"dcr/order/{self._orders}", json.dumps(order))
             self._store.add("dcr/orders", 1)
             return self._orders
@@ -123,13 +123,15 @@ class Channel:
             if self._store.check([f"dcr/answer/{number}/{rank}"])
         }
 
-    def clear(self) -> None:
-        """Removes orders that all have answered."""
+    def done_with(self, number: int) -> None:
+        """Nobody asks for its answers any more: removed, as others before it, once all ranks have
+        answered."""
         with self._lock:
-            for number in list(self._kept):
+            waiting = self._done_with = [*self._done_with, number]
+            for number in waiting[:]:
                 if self._store.add(f"dcr/answers/{number}", 0) < len(self.others):
                     continue
-                self._kept.remove(number)
+                waiting.remove(number)
                 self._store.delete_key(f"dcr/order/{number}")
                 self._store.delete_key(f"dcr/answers/{number}")
                 for rank in self.others:
@@ -201,15 +203,21 @@ class RanksGate(EngineGate):
     def _open_for(self, label: str) -> None:
         self._have_done({"do": "prepare", "label": label})
         self._stands_closed = False
-        self._have_done({"do": "admit"})
+        try:
+            self._have_done({"do": "admit"})
+        except BaseException:
+            # Some ranks may admit requests, and the run would take the engine for closed.
+            self.end()
+            raise
 
     def refused(self, why: str) -> None:
         self._have_done({"do": "refuse", "why": why[:_TEXT_MAX]})
 
     def _have_done(self, order: Order) -> None:
         """Returns when all ranks have done it, raises what went wrong in one. Others may not have
-        done it then, and may still: what closes is asked for again, which heals it."""
+        done it then, and may still: what closes or prepares is asked for again, which heals it."""
         job = self._begin(*self._work(order))
+        number = None
         try:
             number = self._channel.give(order)
             while not (self._answered(number) and job.future.done()):
@@ -219,9 +227,11 @@ class RanksGate(EngineGate):
                     raise Cancelled(f"engine {self.settings.engine} has left the run")
                 time.sleep(_POLL_SECONDS)
             job.future.result()
-            self._channel.clear()
         finally:
             self._forget(job)
+            if number is not None:
+                with suppress(Exception):  # which is no failure of what was done
+                    self._channel.done_with(number)
 
     def _answered(self, number: int) -> bool:
         answers = self._channel.answers(number)
@@ -239,9 +249,13 @@ class RanksGate(EngineGate):
                 lost = self._channel.lost()
         except Exception as error:
             lost = f"the data-parallel ranks cannot be reached: {error}"
-        if not self._ended:
+        if self._goes_on():
             _log.error("Engine %s leaves the run: %s", self.settings.engine, lost)
-            self.end()
+        self.end()
+
+    def _goes_on(self) -> bool:
+        """Nobody has asked the engine to end, as all ranks are asked, one after the other."""
+        return not self._ended and self.core.is_running()
 
     # Of the other ranks.
 
@@ -249,7 +263,7 @@ class RanksGate(EngineGate):
         try:
             self._follow_orders()
         except Exception as error:
-            if not self._ended:
+            if self._goes_on():
                 _log.error(
                     "Engine %s: data-parallel rank %d does not reach rank 0: %s",
                     self.settings.engine,
@@ -297,6 +311,13 @@ class RanksGate(EngineGate):
         core._pause_complete = self._pause_begins
         core._has_global_unfinished_reqs = self._any_goes_on
         super()._take_over()
+
+    def _begin_close(self, fail_requests: bool) -> "Future[None] | None":
+        core = self.core
+        if not self._agreed and not core.engines_running and core._idle_state_callbacks:
+            # Others may have fallen asleep already; this one would wait for them in a step.
+            raise Unavailable(f"engine {self.settings.engine} is about to be idle for a user")
+        return super()._begin_close(fail_requests)
 
     def _pause_begins(self) -> bool:
         """In place of vLLM's `_pause_complete`: whether a pause is complete already."""
