@@ -78,6 +78,37 @@ def test_placements_say_where_elements_are(rank: int, size: int) -> None:
     assert pickle.loads(pickle.dumps(found)) == found
 
 
+class Interleaved(torch.nn.Module):
+    """Two parameters of every other column of one storage, loaded by halves of their rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        columns = torch.zeros(4, 12)
+        self.even = torch.nn.Parameter(columns[:, ::2], requires_grad=False)
+        self.odd = torch.nn.Parameter(columns[:, 1::2], requires_grad=False)
+
+    def load_weights(self, weights: Any) -> None:
+        for name, value in weights:
+            parameter, row = name.split(".")
+            getattr(self, parameter)[int(row) :][:2].copy_(value)
+
+
+def test_placements_of_parameters_that_are_not_contiguous() -> None:
+    base = {f"{name}.{row}": torch.randn(2, 6) for name in ("even", "odd") for row in (0, 2)}
+    module = Interleaved()
+    module.load_weights(base.items())
+    receiver = ModelReceiver(module, base)
+    receiver.prewarm()
+    found = receiver.placements
+    assert {name: one.parts[0].parameter for name, one in found.items()} == {
+        name: name.split(".")[0] for name in base
+    }
+    assert {name: one.parts[0].parameter_offset for name, one in found.items()} == {
+        "even.0": 0, "even.2": 24, "odd.0": 0, "odd.2": 24,
+    }  # fmt: skip
+    assert {len(one.parts) for one in found.values()} == {1}
+
+
 def test_paths_do_not_depend_on_batches() -> None:
     base = checkpoint(1)
     module = served(1, 2, base)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from dcr import _core
+from dcr.errors import InternalError
 from dcr.torch.loader import named_tensors
 from dcr.torch.storages import Storages
 
@@ -42,26 +43,36 @@ class Placement:
     """Of a traced tensor."""
 
 
+def _has_element(tensor: torch.Tensor, byte: int) -> bool:
+    """Whether an element begins at a byte of the storage, of which others may have their share."""
+    left = byte // tensor.itemsize - int(tensor.storage_offset())
+    if byte % tensor.itemsize or left < 0:
+        return False
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True), reverse=True):
+        left -= min(left // stride, size - 1) * stride if stride else 0
+    return left == 0
+
+
 def placements(
     core: _core.EmbeddedReceiver, module: torch.nn.Module, storages: Storages
 ) -> dict[str, Placement]:
     """Of each canonical tensor, after prewarm."""
-    within: dict[int, list[tuple[int, int, str]]] = {}  # storage → begin and end of parameters
+    within: dict[int, list[tuple[str, torch.Tensor]]] = {}  # storage → parameters
     for name, tensor in named_tensors(module):
         storage = storages.find(tensor.untyped_storage()._cdata)
         if storage is not None and tensor.numel():
-            begin = int(tensor.storage_offset()) * tensor.itemsize
-            within.setdefault(storage, []).append((begin, begin + int(tensor.nbytes), name))
+            within.setdefault(storage, []).append((name, tensor))
 
     def part(box: _core.PlacedBox) -> PlacedPart:
         at = box.storage_offset * box.word_bytes
-        begin, _, name = next(
-            found for found in within[box.storage] if found[0] <= at < found[1]
-        )
+        found = [one for one in within[box.storage] if _has_element(one[1], at)]
+        if not found:
+            raise InternalError(f"byte {at} of a storage is no parameter's element")
+        name, tensor = found[0]
         return PlacedPart(
             name,
             box.tensor_offset,
-            box.storage_offset - begin // box.word_bytes,
+            box.storage_offset - int(tensor.storage_offset()) * tensor.itemsize // box.word_bytes,
             tuple(box.sizes),
             tuple(box.tensor_strides),
             tuple(box.storage_strides),
