@@ -7,15 +7,16 @@
 //   auto receiver = dcr::EmbeddedReceiver::create(tensors, loader, *memory, {.owners = boxes});
 //
 // CUDA is reached through a shared object of DCR's own, which is loaded when a device is first
-// opened: nothing else needs CUDA or its driver to be there. Everything passes through two pinned
-// buffers of a fixed size, each with its twin on the device, which are allocated when the device is
-// opened; nothing is allocated there later, whatever the size of a tensor. Work on the device is
+// opened: nothing else needs CUDA or its driver to be there. Everything passes through a pinned
+// buffer of a fixed size with a twin on the device, which are allocated when the device is opened;
+// nothing is allocated there later, whatever the size of a tensor. Both are cut into slices, so
+// that one thread's copies overlap what others do, and what it does itself. Work on the device is
 // put on a stream of its own, and the calling thread's current device stays what it was, if anybody
 // in the process has used that.
 //
 // Thread safety: all of it is thread-safe, but for the weights themselves and for storages that are
-// set while they are read; calls that use one device take turns. In a process that was forked after
-// a device was opened nothing of it works.
+// set while they are read. In a process that was forked after a device was opened nothing of it
+// works.
 #pragma once
 
 #include <cstddef>
@@ -42,10 +43,10 @@ class StagedDevice {
  public:
   static constexpr std::uint64_t kStagingBytes = std::uint64_t{64} << 20;
 
-  // Device `index`, as CUDA counts, of the shared object at `library`; two buffers of
-  // `staging_bytes`. Errors: kNotFound, no such library; kUnsupported, it is of another build;
-  // kUnavailable, there is no driver or no such device, in CUDA's words; kTooLarge, no room for the
-  // buffers; kInvalidArgument, buffers below 4 KiB.
+  // Device `index`, as CUDA counts, of the shared object at `library`; a pinned buffer of
+  // `staging_bytes` and as much on the device. Errors: kNotFound, no such library; kUnsupported, it
+  // is of another build; kUnavailable, there is no driver or no such device, in CUDA's words;
+  // kTooLarge, no room for the buffers; kInvalidArgument, less than 32 KiB.
   static Result<std::shared_ptr<StagedDevice>> open(const std::string& library, int index,
                                                     std::uint64_t staging_bytes = kStagingBytes);
   ~StagedDevice();
@@ -104,12 +105,16 @@ class DeviceStorages final : public SourceMemory {
   void clear();
 
   Status read(const TensorView& view, std::span<std::uint8_t> out) override;
+  std::unique_ptr<PendingRead> begin_read(const TensorView& view) override;
 
  private:
   struct Place {
     std::shared_ptr<StagedDevice> device;  // null: it lies in host memory
     DeviceSpan memory;
   };
+
+  const Place* find(std::uint64_t storage) const;
+  static Status check(const TensorView& view, const Place& place, std::uint64_t bytes);
 
   HostStorages host_;
   std::vector<Place> on_device_;

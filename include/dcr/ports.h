@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -42,6 +43,15 @@ struct TensorView {
   bool operator==(const TensorView&) const = default;
 };
 
+// A read that was begun. Ends with it, whether its words were taken or not.
+class PendingRead {
+ public:
+  virtual ~PendingRead() = default;
+
+  // Waits for the words and copies them to `out`, whose size is exactly theirs. Called once.
+  virtual Status finish(std::span<std::uint8_t> out) = 0;
+};
+
 // A trainer rank's weights, to read.
 class SourceMemory {
  public:
@@ -51,6 +61,12 @@ class SourceMemory {
   // size is exactly theirs. Concurrent calls are allowed. Errors: kInvalidArgument for a view that
   // leaves its storage or an `out` of another size; kIo.
   virtual Status read(const TensorView& view, std::span<std::uint8_t> out) = 0;
+
+  // Begins to read, so that words which come from far are on their way while the caller does
+  // something else. Null where nothing is gained by it, or for now nothing can be begun: then
+  // read() has the words, or the error. A thread that has begun a read reads nothing else before
+  // that has ended.
+  virtual std::unique_ptr<PendingRead> begin_read(const TensorView& /*view*/) { return nullptr; }
 };
 
 // Some changes of one item, in the box's own order, and where the item's words lie in a storage.
@@ -85,6 +101,14 @@ struct ApplyCounts {
   std::uint64_t different = 0;  // kVerify: of those, the ones whose resident bits differ
 };
 
+// Arguments of TargetMemory::apply, where there are several at once.
+struct TargetApplication {
+  const TargetChanges* target = nullptr;
+  std::span<const std::uint32_t> positions;
+  const void* values = nullptr;
+  ApplyCounts counts;  // added to
+};
+
 // A receiver's parameters and buffers, and scratch beside them.
 class TargetMemory {
  public:
@@ -95,11 +119,24 @@ class TargetMemory {
 
   // Applies changes: `positions` ascending, `values` as many words of the width, coded as
   // Kernels::scan_changes gives them. May return before words are written (synchronize() waits),
-  // but has taken positions and values, and set `counts`. Concurrent calls are allowed where they
-  // reach different words. Every word that the dims reach must lie in the storage, which is checked
-  // (kInvalidArgument) before anything is written.
+  // but has taken positions and values, and added to `counts`. Concurrent calls are allowed where
+  // they reach different words. Every word that the dims reach must lie in the storage, which is
+  // checked (kInvalidArgument) before anything is written.
   virtual Status apply(const TargetChanges& target, std::span<const std::uint32_t> positions,
                        const void* values, ApplyMode mode, ApplyCounts* counts) = 0;
+
+  // Applies several, which reach different words or give a word the same bits, so that a memory
+  // may do them together: a device with one kernel and one wait. An error is that of
+  // applications[*failed], or of none of them where *failed is their number; any of the others may
+  // have been applied then.
+  virtual Status apply_all(std::span<TargetApplication> applications, ApplyMode mode,
+                           std::size_t* failed) {
+    for (*failed = 0; *failed < applications.size(); ++*failed) {
+      TargetApplication& one = applications[*failed];
+      DCR_TRY(apply(*one.target, one.positions, one.values, mode, &one.counts));
+    }
+    return {};
+  }
 
   // Copies words out or in, in the order of the view's indices. Errors as SourceMemory::read.
   virtual Status read(const TensorView& view, std::span<std::uint8_t> out) = 0;

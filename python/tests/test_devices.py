@@ -180,7 +180,7 @@ class Trained(torch.nn.Module):
         self.first = torch.nn.Parameter(flat[1:301].view(20, 15))
         self.second = torch.nn.Parameter(flat[301:336].view(5, 7))
         self.turned = torch.nn.Parameter(torch.randn(40, 30).t())
-        self.large = torch.nn.Parameter(torch.randn(70, 60))  # more than a buffer
+        self.large = torch.nn.Parameter(torch.randn(70, 60))  # more than a slice
         self.register_buffer("steps", torch.arange(3))
         self.tied = self.first
 
@@ -312,7 +312,7 @@ def test_one_device_for_all_of_a_process(library: Path) -> None:
         where = torch.device("cuda", 0)
         first = devices.staged(where)
         assert devices.staged(where) is first
-        assert (first.name, first.staging_bytes) == ("none", 4096)
+        assert (first.name, first.staging_bytes) == ("none", 32 << 10)
         assert devices.staged(torch.device("cuda", 1)) is not first
         with pytest.raises(dcr.errors.Unavailable, match="there is no device 2"):
             devices.staged(torch.device("cuda", 2))

@@ -6,6 +6,7 @@
 #include "api/device_state.h"
 #include "device/load_device.h"
 #include "tensor/target.h"
+#include "tensor/view.h"
 
 namespace dcr {
 namespace {
@@ -18,16 +19,14 @@ class MixedTargets final : public DeviceTargets {
   MixedTargets(std::shared_ptr<StagedDevice> device, std::uint64_t scratch_bytes_max)
       : device_(std::move(device)),
         host_(HostTargets::create(scratch_bytes_max)),
-        memory_(*device_->state().staging) {}
+        memory_(*device_->state().staging, 0, kDeviceIds) {}
 
   std::uint64_t add_host(std::span<std::uint8_t> storage) override { return host_->add(storage); }
   Result<std::uint64_t> add_device(DeviceSpan storage) override {
-    DCR_ASSIGN(const std::uint64_t id,
-               memory_.add(reinterpret_cast<void*>(storage.address), storage.bytes));
-    return kDeviceIds + id;
+    return memory_.add(reinterpret_cast<void*>(storage.address), storage.bytes);
   }
   Status remove(std::uint64_t storage) override {
-    return storage < kDeviceIds ? host_->remove(storage) : memory_.remove(storage - kDeviceIds);
+    return storage < kDeviceIds ? host_->remove(storage) : memory_.remove(storage);
   }
   Result<std::span<std::uint8_t>> find_host(std::uint64_t storage) const override {
     return host_->find(storage);
@@ -35,32 +34,47 @@ class MixedTargets final : public DeviceTargets {
   void settle() override { memory_.settle(); }
 
   Result<std::uint64_t> storage_bytes(std::uint64_t storage) const override {
-    return storage < kDeviceIds ? host_->storage_bytes(storage)
-                                : memory_.storage_bytes(storage - kDeviceIds);
+    return storage < kDeviceIds ? host_->storage_bytes(storage) : memory_.storage_bytes(storage);
   }
   Status apply(const TargetChanges& target, std::span<const std::uint32_t> positions,
                const void* values, ApplyMode mode, ApplyCounts* counts) override {
-    if (target.storage < kDeviceIds) return host_->apply(target, positions, values, mode, counts);
-    TargetChanges there = target;
-    there.storage -= kDeviceIds;
-    return memory_.apply(there, positions, values, mode, counts);
+    return memory_of(target.storage).apply(target, positions, values, mode, counts);
+  }
+  // Those on the device together, the others one by one.
+  Status apply_all(std::span<TargetApplication> applications, ApplyMode mode,
+                   std::size_t* failed) override {
+    std::vector<TargetApplication> there;
+    std::vector<std::size_t> which;
+    for (std::size_t i = 0; i < applications.size(); ++i) {
+      TargetApplication& one = applications[i];
+      if (one.target->storage >= kDeviceIds) {
+        there.push_back(one);
+        which.push_back(i);
+        continue;
+      }
+      *failed = i;
+      DCR_TRY(host_->apply(*one.target, one.positions, one.values, mode, &one.counts));
+    }
+    which.push_back(applications.size());
+    const Status status = memory_.apply_all(there, mode, failed);
+    *failed = which[*failed];
+    for (std::size_t i = 0; i < there.size(); ++i) applications[which[i]].counts = there[i].counts;
+    return status;
   }
   Status read(const TensorView& view, std::span<std::uint8_t> out) override {
-    if (view.storage < kDeviceIds) return host_->read(view, out);
-    return memory_.read(there(view), out);
+    return memory_of(view.storage).read(view, out);
   }
   Status write(const TensorView& view, std::span<const std::uint8_t> in) override {
-    if (view.storage < kDeviceIds) return host_->write(view, in);
-    return memory_.write(there(view), in);
+    return memory_of(view.storage).write(view, in);
   }
   Result<std::uint64_t> allocate(std::uint64_t bytes) override { return host_->allocate(bytes); }
   Status release(std::uint64_t storage) override { return host_->release(storage); }
   Status synchronize() override { return memory_.synchronize(); }
 
  private:
-  static TensorView there(TensorView view) {
-    view.storage -= kDeviceIds;
-    return view;
+  TargetMemory& memory_of(std::uint64_t storage) {
+    if (storage < kDeviceIds) return *host_;
+    return memory_;
   }
 
   const std::shared_ptr<StagedDevice> device_;
@@ -119,18 +133,34 @@ void DeviceStorages::clear() {
   host_.clear();
 }
 
+// Null: the storage is not on a device.
+const DeviceStorages::Place* DeviceStorages::find(std::uint64_t storage) const {
+  if (storage >= on_device_.size()) return nullptr;
+  const Place& place = on_device_[static_cast<std::size_t>(storage)];
+  return place.device == nullptr ? nullptr : &place;
+}
+
+Status DeviceStorages::check(const TensorView& view, const Place& place, std::uint64_t bytes) {
+  DCR_TRY(check_view(view, place.memory.bytes, bytes));
+  if (place.memory.address % word_bytes(view.dtype) == 0) return {};
+  return {Code::kInvalidArgument, "storage " + std::to_string(view.storage) +
+                                      " on a device is not aligned to its elements"};
+}
+
 Status DeviceStorages::read(const TensorView& view, std::span<std::uint8_t> out) {
-  if (view.storage >= on_device_.size()) return host_.read(view, out);
-  const Place& place = on_device_[static_cast<std::size_t>(view.storage)];
-  if (place.device == nullptr) return host_.read(view, out);
-  DCR_TRY(check_view(view, place.memory.bytes, out.size()));
-  if (place.memory.address % word_bytes(view.dtype) != 0) {
-    return {Code::kInvalidArgument, "storage " + std::to_string(view.storage) +
-                                        " on a device is not aligned to its elements"};
-  }
-  DeviceStaging& staging = *place.device->state().staging;
-  const std::lock_guard<std::mutex> lock(staging.turns());
-  return staging.read(view, reinterpret_cast<const std::uint8_t*>(place.memory.address), out);
+  const Place* const place = find(view.storage);
+  if (place == nullptr) return host_.read(view, out);
+  DCR_TRY(check(view, *place, out.size()));
+  const auto* const storage = reinterpret_cast<const std::uint8_t*>(place->memory.address);
+  return place->device->state().staging->read(view, storage, out);
+}
+
+std::unique_ptr<PendingRead> DeviceStorages::begin_read(const TensorView& view) {
+  const Place* const place = find(view.storage);
+  if (place == nullptr || !view_fits(view, place->memory.bytes)) return nullptr;
+  if (!check(view, *place, view_words(view) * word_bytes(view.dtype)).ok()) return nullptr;
+  const auto* const storage = reinterpret_cast<const std::uint8_t*>(place->memory.address);
+  return place->device->state().staging->begin_read(view, storage);
 }
 
 }  // namespace dcr

@@ -15,10 +15,15 @@
 namespace dcr {
 namespace {
 
-constexpr std::uint64_t kSmallStagingBytes = 4 * kKiB;
+constexpr std::uint64_t kSmallStagingBytes = kDeviceStagingBytesMin;
+constexpr std::uint64_t kLargeStagingBytes = 8 * kMiB;  // a slice has room for hundreds of targets
 
-std::shared_ptr<StagedDevice> late_device() {
-  return StagedDevice::State::open(std::make_unique<LateDevice>(), kSmallStagingBytes).value();
+std::shared_ptr<StagedDevice> late_device(std::uint64_t staging_bytes = kSmallStagingBytes) {
+  return StagedDevice::State::open(std::make_unique<LateDevice>(), staging_bytes).value();
+}
+
+LateDevice::Uses uses_of(StagedDevice& device) {
+  return static_cast<const LateDevice&>(*device.state().device).uses();
 }
 
 DeviceSpan span_of(const void* memory, std::uint64_t bytes) {
@@ -97,6 +102,7 @@ class LoaderOnDevice final : public Loader {
 };
 
 TEST(DeviceTargetsTest, RefitsEqualDenseLoads) {
+  std::uint64_t plain_kernels = 0;
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);
     TestRefit refit(seed);
@@ -105,7 +111,9 @@ TEST(DeviceTargetsTest, RefitsEqualDenseLoads) {
     refit.add_loads(&rank);
     ASSERT_TRUE(load_dense(dense.loader, refit.catalogue, refit.new_words).ok());
     ASSERT_TRUE(load_dense(rank.loader, refit.catalogue, refit.old_words).ok());
-    const auto targets = DeviceTargets::create(late_device(), std::uint64_t{1} << 26);
+    const bool large = seed % 4 < 2;
+    const auto device = late_device(large ? kLargeStagingBytes : kSmallStagingBytes);
+    const auto targets = DeviceTargets::create(device, std::uint64_t{1} << 26);
     LoaderOnDevice loader(rank.loader, *targets);
     EmbeddedReceiverOptions options;
     options.owners = public_boxes(refit);
@@ -125,11 +133,63 @@ TEST(DeviceTargetsTest, RefitsEqualDenseLoads) {
     for (std::uint32_t owner = 0; owner < refit.owners(); ++owner) {
       ASSERT_TRUE(receiver.end_of_owner(owner, refit.payloads(owner)).ok());
     }
-    ASSERT_TRUE(receiver.apply().ok());
+    const LateDevice::Uses before = uses_of(*device);
+    const auto applied = receiver.apply();
+    ASSERT_TRUE(applied.ok());
+    const std::uint64_t kernels = uses_of(*device).kernels - before.kernels;
+    const auto is_plain = [](const TensorClass& one) {
+      return one.path == TensorPath::kTraced || one.path == TensorPath::kSkip;
+    };
+    const auto classes = receiver.classes();
+    if (large && options.threads == 1 && !options.post_apply_checks &&
+        std::all_of(classes.begin(), classes.end(), is_plain)) {
+      // One for all targets of a payload, or none.
+      EXPECT_LE(kernels, *applied);
+      plain_kernels += kernels;
+    }
     ASSERT_TRUE(receiver.finish().ok());
     EXPECT_EQ(rank.parameters(), dense.parameters());
     ASSERT_TRUE(receiver.audit(read_from(refit.new_words, refit.catalogue)).ok());
   }
+  EXPECT_GT(plain_kernels, 5U);
+}
+
+// Those in host memory and those on the device in one call, each with its counts and its error.
+TEST(DeviceTargetsTest, AppliesSeveralWhereverTheyAre) {
+  const auto device = late_device(kLargeStagingBytes);
+  const auto targets = DeviceTargets::create(device, 0);
+  alignas(8) std::uint8_t words[4][8] = {};
+  const std::uint64_t ids[] = {
+      targets->add_device(span_of(words[0], 8)).value(), targets->add_host(words[1]),
+      targets->add_device(span_of(words[2], 8)).value(), targets->add_host(words[3])};
+  TargetChanges changes[4];
+  const std::uint32_t positions[] = {0, 2, 5};
+  const std::uint8_t values[] = {7, 8, 9};
+  std::vector<TargetApplication> all;
+  for (std::size_t i = 0; i < 4; ++i) {
+    changes[i].storage = ids[i];
+    changes[i].dims = {{8, 1, 0, 3 + i}};
+    all.push_back({&changes[i], positions, values, {}});
+  }
+  std::size_t failed = 0;
+  const std::uint64_t kernels = uses_of(*device).kernels;
+  ASSERT_TRUE(targets->apply_all(all, ApplyMode::kWrite, &failed).ok());
+  EXPECT_EQ(failed, 4U);
+  EXPECT_EQ(uses_of(*device).kernels, kernels + 1);
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(all[i].counts.words, i == 3 ? 3U : 2U) << i;
+    EXPECT_EQ(words[i][2], 8) << i;
+    EXPECT_EQ(words[i][5], i == 3 ? 9 : 0) << i;
+  }
+  const auto failing = [&](std::size_t which, std::uint64_t storage) {
+    changes[which].storage = storage;
+    EXPECT_EQ(targets->apply_all(all, ApplyMode::kWrite, &failed).code(), Code::kNotFound);
+    changes[which].storage = ids[which];
+    return failed;
+  };
+  EXPECT_EQ(failing(2, ids[2] + 100), 2U);
+  EXPECT_EQ(failing(3, ids[3] + 100), 3U);
+  EXPECT_EQ(failing(0, ids[2] + 100), 0U);
 }
 
 TEST(DeviceTargetsTest, NamesWhatIsMissing) {
@@ -188,8 +248,31 @@ TEST(DeviceStoragesTest, ReadsWhatTheStreamWasGiven) {
   storages.set_device(0, device, span_of(bytes_of(stepped) + 1, 4));
   EXPECT_EQ(storages.read({0, Dtype::kBF16, 0, {2}, {1}}, out).message(),
             "storage 0 on a device is not aligned to its elements");
+  EXPECT_EQ(storages.begin_read({0, Dtype::kBF16, 0, {2}, {1}}), nullptr);
   storages.clear();
   EXPECT_EQ(storages.read({1, Dtype::kU8, 0, {4}, {1}}, out).code(), Code::kInvalidArgument);
+}
+
+// What is begun after follow() comes after what the stream was given; what cannot be begun says so.
+TEST(DeviceStoragesTest, BeginsAfterWhatTheStreamWasGiven) {
+  const auto device = late_device();
+  std::uint8_t host[4] = {1, 2, 3, 4};
+  DeviceStorages storages(2);
+  storages.set_host(0, host);
+  storages.set_device(1, device, span_of(stepped, sizeof(stepped)));
+  EXPECT_EQ(storages.begin_read({0, Dtype::kU8, 0, {4}, {1}}), nullptr);
+  EXPECT_EQ(storages.begin_read({2, Dtype::kU8, 0, {4}, {1}}), nullptr);
+  EXPECT_EQ(storages.begin_read({1, Dtype::kU8, 3, {4}, {1}}), nullptr);
+  stepped[1] = 20;
+  const LateStream step = [] { stepped[1] = 21; };
+  ASSERT_TRUE(device->follow(reinterpret_cast<void*>(step)).ok());
+  const auto begun = storages.begin_read({1, Dtype::kBF16, 1, {2}, {1}});
+  ASSERT_NE(begun, nullptr);
+  EXPECT_EQ(stepped[1], 20);  // nothing waits
+  std::uint16_t out[2] = {};
+  ASSERT_TRUE(begun->finish({reinterpret_cast<std::uint8_t*>(out), sizeof(out)}).ok());
+  EXPECT_EQ(out[0], 21);
+  EXPECT_EQ(out[1], 3);
 }
 
 TEST(StagedDeviceTest, OpensOrSaysWhyNot) {
@@ -204,7 +287,7 @@ TEST(StagedDeviceTest, OpensOrSaysWhyNot) {
   EXPECT_EQ(StagedDevice::open(DCR_LATE_DEVICE_LIBRARY, 2).status().message(),
             "device 2: there is no device 2");
   EXPECT_EQ(StagedDevice::open(DCR_LATE_DEVICE_LIBRARY, 0, 100).status().message(),
-            "device 0: staging buffers of 100 bytes: at least 4096");
+            "device 0: a staging buffer of 100 bytes: at least 32768");
 }
 
 }  // namespace

@@ -46,21 +46,14 @@ unsigned blocks_for(std::uint64_t count) {
   return static_cast<unsigned>(std::min((count + kThreads - 1) / kThreads, kBlocksMax));
 }
 
-template <typename Word>
-__global__ void apply_changes(DeviceChanges changes) {
-  auto* const storage = static_cast<Word*>(changes.storage);
-  const auto* const values = static_cast<const Word*>(changes.values);
-  const std::uint64_t step = std::uint64_t{gridDim.x} * blockDim.x;
-  // All threads of a block take the same turns, since they count together.
-  for (std::uint64_t base = std::uint64_t{blockIdx.x} * blockDim.x; base < changes.count;
-       base += step) {
-    const std::uint64_t at = base + threadIdx.x;
-    bool hit = false;
+static_assert(kThreads == kDeviceTurn);
+
+__global__ void apply_batch(DeviceBatch batch) {
+  for (std::uint64_t turn = blockIdx.x; turn < batch.turns; turn += gridDim.x) {
+    // All threads of a block take the same turns, since they count together.
+    const DeviceChanges& changes = target_of(batch, turn);
     bool different = false;
-    if (at < changes.count) {
-      hit = apply_change(changes.grid, changes.encoding, changes.verify, storage,
-                         changes.positions[at], values[at], &different);
-    }
+    const bool hit = apply_turn(changes, turn, threadIdx.x, &different);
     const int hits = __syncthreads_count(hit ? 1 : 0);
     const int differing = __syncthreads_count(different ? 1 : 0);
     if (threadIdx.x == 0 && hits > 0) {
@@ -165,7 +158,7 @@ class CudaDevice final : public Device {
     const CurrentDevice here(index_);
     if (!here.status().ok()) return;
     if (stream_ != nullptr) static_cast<void>(cudaStreamSynchronize(stream_));
-    for (cudaEvent_t event : {events_[0], events_[1], followed_}) {
+    for (const cudaEvent_t event : events_) {
       if (event != nullptr) static_cast<void>(cudaEventDestroy(event));
     }
     if (stream_ != nullptr) static_cast<void>(cudaStreamDestroy(stream_));
@@ -182,8 +175,8 @@ class CudaDevice final : public Device {
     DCR_TRY(check("properties of the device", cudaGetDeviceProperties(&properties, index_)));
     name_ = properties.name;
     DCR_TRY(check("a stream", cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)));
-    for (cudaEvent_t* event : {&events_[0], &events_[1], &followed_}) {
-      DCR_TRY(check("an event", cudaEventCreateWithFlags(event, cudaEventDisableTiming)));
+    for (cudaEvent_t& event : events_) {
+      DCR_TRY(check("an event", cudaEventCreateWithFlags(&event, cudaEventDisableTiming)));
     }
     return {};
   }
@@ -237,25 +230,11 @@ class CudaDevice final : public Device {
     return check("fill with zeros", cudaMemsetAsync(device, 0, bytes, stream_));
   }
 
-  Status apply(const DeviceChanges& changes) override {
+  Status apply(const DeviceBatch& batch) override {
     const CurrentDevice here(index_);
     DCR_TRY(here.status());
-    if (changes.count == 0) return {};
-    const unsigned blocks = blocks_for(changes.count);
-    switch (changes.width) {
-      case 1:
-        apply_changes<std::uint8_t><<<blocks, kThreads, 0, stream_>>>(changes);
-        break;
-      case 2:
-        apply_changes<std::uint16_t><<<blocks, kThreads, 0, stream_>>>(changes);
-        break;
-      case 4:
-        apply_changes<std::uint32_t><<<blocks, kThreads, 0, stream_>>>(changes);
-        break;
-      default:
-        apply_changes<std::uint64_t><<<blocks, kThreads, 0, stream_>>>(changes);
-        break;
-    }
+    const auto blocks = static_cast<unsigned>(std::min(batch.turns, kBlocksMax));
+    apply_batch<<<blocks, kThreads, 0, stream_>>>(batch);
     return check("apply", cudaGetLastError());
   }
 
@@ -274,8 +253,9 @@ class CudaDevice final : public Device {
   Status follow(void* stream) override {
     const CurrentDevice here(index_);
     DCR_TRY(here.status());
-    DCR_TRY(check("note a stream", cudaEventRecord(followed_, static_cast<cudaStream_t>(stream))));
-    return check("follow a stream", cudaStreamWaitEvent(stream_, followed_, 0));
+    const cudaEvent_t followed = events_[kDeviceMarks];
+    DCR_TRY(check("note a stream", cudaEventRecord(followed, static_cast<cudaStream_t>(stream))));
+    return check("follow a stream", cudaStreamWaitEvent(stream_, followed, 0));
   }
 
   Status mark(unsigned mark) override {
@@ -306,8 +286,7 @@ class CudaDevice final : public Device {
   const int index_;
   std::string name_;
   cudaStream_t stream_ = nullptr;
-  cudaEvent_t events_[kDeviceMarks] = {};
-  cudaEvent_t followed_ = nullptr;
+  cudaEvent_t events_[kDeviceMarks + 1] = {};  // of marks, and of what is followed
 };
 
 }  // namespace

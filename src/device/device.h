@@ -4,7 +4,7 @@
 //
 // Everything goes onto the stream in the order of the calls and may end later; wait() and
 // synchronize() end it. The calling thread's current device stays what it was, if anybody has used
-// that. Thread safety: none.
+// that. Thread safety: none, but that of wait(), which may be called at any time.
 //
 // Errors: kUnavailable where the device's runtime refuses, with its own words; kTooLarge, no memory
 // of that size.
@@ -19,19 +19,6 @@
 
 namespace dcr {
 
-// Changes of one item, all of it in the device's memory.
-struct DeviceChanges {
-  DeviceGrid grid;
-  std::uint8_t width = 1;  // bytes of a word
-  Encoding encoding = Encoding::kOverwrite;
-  bool verify = false;  // writes nothing; counts words that differ
-  void* storage = nullptr;
-  const std::uint32_t* positions = nullptr;
-  const void* values = nullptr;  // aligned to words
-  std::uint64_t count = 0;
-  DeviceCounts* counts = nullptr;  // added to
-};
-
 // Words [first, first + count) of a view, in the order of its indices.
 struct DeviceWords {
   DeviceView view;
@@ -42,8 +29,8 @@ struct DeviceWords {
   void* packed = nullptr;  // in the device's memory, aligned to words
 };
 
-// Marks of wait(), one for each of two halves of a buffer.
-inline constexpr unsigned kDeviceMarks = 2;
+// Marks of wait(), one for each slice of the staging memory.
+inline constexpr unsigned kDeviceMarks = 32;
 
 class Device {
  public:
@@ -64,7 +51,7 @@ class Device {
   virtual Status copy_out(void* pinned, const void* device, std::uint64_t bytes) = 0;
   virtual Status zero(void* device, std::uint64_t bytes) = 0;
 
-  virtual Status apply(const DeviceChanges& changes) = 0;
+  virtual Status apply(const DeviceBatch& batch) = 0;
   virtual Status gather(const DeviceWords& words) = 0;   // storage → packed
   virtual Status scatter(const DeviceWords& words) = 0;  // packed → storage
 
@@ -73,7 +60,8 @@ class Device {
   virtual Status follow(void* stream) = 0;
 
   // mark() notes where the stream is; wait() returns when it has come there, at once if nothing was
-  // marked. REQUIRES: mark < kDeviceMarks.
+  // marked. Others may use the device during a wait(), but not the same mark. REQUIRES: mark <
+  // kDeviceMarks.
   virtual Status mark(unsigned mark) = 0;
   virtual Status wait(unsigned mark) = 0;
 

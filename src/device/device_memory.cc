@@ -2,38 +2,17 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
+#include <optional>
 #include <string>
 #include <utility>
 
-#include "base/assert.h"
 #include "base/checked.h"
 #include "tensor/target.h"
-#include "tensor/view.h"
 
 namespace dcr {
 
 namespace {
-
-// Innermost first; sizes of 1 are left out and what is contiguous is merged. REQUIRES: no size 0.
-DeviceView device_view(const TensorView& view) {
-  DeviceView made;
-  made.offset = view.offset;
-  for (std::size_t i = view.sizes.size(); i-- > 0;) {
-    if (view.sizes[i] == 1) continue;
-    const std::uint32_t last = made.rank - 1;
-    if (made.rank > 0 && view.strides[i] == made.sizes[last] * made.strides[last]) {
-      made.sizes[last] *= view.sizes[i];
-      continue;
-    }
-    made.sizes[made.rank] = view.sizes[i];
-    made.strides[made.rank++] = view.strides[i];
-  }
-  return made;
-}
-
-bool contiguous(const DeviceView& view) {
-  return view.rank == 0 || (view.rank == 1 && view.strides[0] == 1);
-}
 
 // REQUIRES: check_target.
 DeviceGrid device_grid(const TargetChanges& target) {
@@ -68,95 +47,25 @@ std::pair<std::size_t, std::size_t> hit_range(const TargetChanges& target,
   return {from(target.dims[0].begin * inner), from(target.dims[0].end * inner)};
 }
 
+// Of a target with changes in a slice, beside positions and values; and the least that one takes.
+constexpr std::uint64_t kHeadBytes = sizeof(DeviceCounts) + sizeof(DeviceChanges);
+constexpr std::uint64_t kPartBytesMin =
+    kHeadBytes + 2 * (kDeviceAlignment - 1) + sizeof(std::uint32_t) + sizeof(std::uint64_t);
+static_assert(kDeviceStagingBytesMin / kDeviceMarks / kDeviceSliceAlignment *
+                  kDeviceSliceAlignment >=
+              kPartBytesMin);
+static_assert(sizeof(DeviceCounts) % kDeviceAlignment == 0 &&
+              sizeof(DeviceChanges) % kDeviceAlignment == 0);
+
+std::uint64_t aligned(std::uint64_t bytes) {
+  return divide_up(bytes, kDeviceAlignment) * kDeviceAlignment;
+}
+
 Status not_found(std::uint64_t storage) {
   return {Code::kNotFound, "there is no storage " + std::to_string(storage)};
 }
 
 }  // namespace
-
-Result<std::unique_ptr<DeviceStaging>> DeviceStaging::create(Device& device, std::uint64_t bytes) {
-  if (bytes < kDeviceStagingBytesMin) {
-    return Status(Code::kInvalidArgument, "staging buffers of " + std::to_string(bytes) +
-                                              " bytes: at least " +
-                                              std::to_string(kDeviceStagingBytesMin));
-  }
-  auto staging = std::make_unique<DeviceStaging>(device, bytes);
-  for (Half& half : staging->halves_) {
-    DCR_ASSIGN(void* const pinned, device.allocate_pinned(bytes));
-    half.pinned = static_cast<std::uint8_t*>(pinned);
-    DCR_ASSIGN(void* const twin, device.allocate(bytes));
-    half.twin = static_cast<std::uint8_t*>(twin);
-  }
-  return staging;
-}
-
-DeviceStaging::~DeviceStaging() {
-  // What is on its way uses the buffers; a device that refuses has nothing on its way.
-  static_cast<void>(device_.synchronize());
-  for (const Half& half : halves_) {
-    if (half.twin != nullptr) device_.release(half.twin);
-    if (half.pinned != nullptr) device_.release_pinned(half.pinned);
-  }
-}
-
-Status DeviceStaging::read(const TensorView& view, const std::uint8_t* storage,
-                           std::span<std::uint8_t> out) {
-  if (out.empty()) return {};
-  const unsigned width = word_bytes(view.dtype);
-  const std::uint64_t chunk = bytes_ / width;
-  const std::uint64_t words = out.size() / width;
-  const DeviceView strides = device_view(view);
-  const std::uint64_t chunks = divide_up(words, chunk);
-  const auto chunk_words = [&](std::uint64_t i) { return std::min(chunk, words - i * chunk); };
-  // Chunk i is taken out of its buffer when chunk i + 1 is on its way.
-  for (std::uint64_t i = 0; i < chunks + 1; ++i) {
-    if (i < chunks) {
-      const auto half = static_cast<unsigned>(i % kDeviceMarks);
-      const std::uint8_t* from = storage + (view.offset + i * chunk) * width;
-      if (!contiguous(strides)) {
-        // Nothing is written through it.
-        DCR_TRY(device_.gather({strides, static_cast<std::uint8_t>(width),
-                                const_cast<std::uint8_t*>(storage), i * chunk, chunk_words(i),
-                                twin(half)}));
-        from = twin(half);
-      }
-      DCR_TRY(device_.copy_out(pinned(half), from, chunk_words(i) * width));
-      DCR_TRY(device_.mark(half));
-    }
-    if (i > 0) {
-      const auto half = static_cast<unsigned>((i - 1) % kDeviceMarks);
-      DCR_TRY(device_.wait(half));
-      std::memcpy(out.data() + (i - 1) * chunk * width, pinned(half),
-                  static_cast<std::size_t>(chunk_words(i - 1) * width));
-    }
-  }
-  return {};
-}
-
-Status DeviceStaging::write(const TensorView& view, std::uint8_t* storage,
-                            std::span<const std::uint8_t> in) {
-  if (in.empty()) return {};
-  const unsigned width = word_bytes(view.dtype);
-  const std::uint64_t chunk = bytes_ / width;
-  const std::uint64_t words = in.size() / width;
-  const DeviceView strides = device_view(view);
-  unsigned half = 0;
-  for (std::uint64_t first = 0; first < words; first += chunk, half = (half + 1) % kDeviceMarks) {
-    const std::uint64_t count = std::min(chunk, words - first);
-    DCR_TRY(device_.wait(half));
-    std::memcpy(pinned(half), in.data() + first * width, static_cast<std::size_t>(count * width));
-    if (contiguous(strides)) {
-      DCR_TRY(
-          device_.copy_in(storage + (view.offset + first) * width, pinned(half), count * width));
-    } else {
-      DCR_TRY(device_.copy_in(twin(half), pinned(half), count * width));
-      DCR_TRY(device_.scatter(
-          {strides, static_cast<std::uint8_t>(width), storage, first, count, twin(half)}));
-    }
-    DCR_TRY(device_.mark(half));
-  }
-  return {};
-}
 
 DeviceTargetMemory::~DeviceTargetMemory() {
   const std::lock_guard<std::mutex> lock(staging_.turns());
@@ -215,81 +124,158 @@ Result<std::uint64_t> DeviceTargetMemory::storage_bytes(std::uint64_t storage) c
 Status DeviceTargetMemory::apply(const TargetChanges& target,
                                  std::span<const std::uint32_t> positions, const void* values,
                                  ApplyMode mode, ApplyCounts* counts) {
-  const std::lock_guard<std::mutex> lock(staging_.turns());
-  DCR_ASSIGN(const Storage storage, find(target.storage));
-  DCR_TRY(check_target(target, storage.bytes));
-  DCR_TRY(check_positions(target, positions, mode));
-  const auto [from, to] = hit_range(target, positions);
-  if (from == to) return {};
-  DCR_TRY(begin());
-  DeviceChanges changes;
-  changes.grid = device_grid(target);
-  changes.width = target.width;
-  changes.encoding = target.encoding;
-  changes.verify = mode == ApplyMode::kVerify;
-  changes.storage = storage.memory;
-  const auto* const words = static_cast<const std::uint8_t*>(values);
-  const Status sent =
-      send_changes(changes, positions.subspan(from, to - from), words + from * target.width);
-  // Counts are known when all is done; also an error must leave nothing on its way that reads the
-  // buffers.
-  const Status done = staging_.device().synchronize();
-  DCR_TRY(sent);
-  DCR_TRY(done);
-  DeviceCounts counted;
-  std::memcpy(&counted, staging_.pinned(0), sizeof(counted));
-  counts->words += counted.words;
-  counts->different += counted.different;
+  TargetApplication one{&target, positions, values, *counts};
+  std::size_t failed = 0;
+  DCR_TRY(apply_all({&one, 1}, mode, &failed));
+  *counts = one.counts;
   return {};
 }
 
-// The head of both twins is counters, those of the first are used; then come positions and values.
-Status DeviceTargetMemory::send_changes(DeviceChanges changes,
-                                        std::span<const std::uint32_t> positions,
-                                        const std::uint8_t* values) {
-  constexpr std::uint64_t kHead = sizeof(DeviceCounts);
-  constexpr std::uint64_t kPosition = sizeof(std::uint32_t);
-  static_assert(kHead % kDeviceAlignment == 0);
-  // An odd number of positions is followed by a gap, so that values are aligned.
-  const std::uint64_t chunk =
-      (staging_.bytes() - kHead - kDeviceAlignment) / (kPosition + changes.width);
-  changes.counts = reinterpret_cast<DeviceCounts*>(staging_.twin(0));
-  DCR_TRY(staging_.device().zero(changes.counts, kHead));
-  unsigned half = 0;
-  for (std::uint64_t first = 0; first < positions.size();
-       first += chunk, half = (half + 1) % kDeviceMarks) {
-    const std::uint64_t count = std::min<std::uint64_t>(chunk, positions.size() - first);
-    const std::uint64_t values_at =
-        divide_up(count * kPosition, kDeviceAlignment) * kDeviceAlignment;
-    DCR_TRY(staging_.device().wait(half));
-    std::uint8_t* const pinned = staging_.pinned(half) + kHead;
-    std::uint8_t* const twin = staging_.twin(half) + kHead;
-    std::memcpy(pinned, positions.data() + first, static_cast<std::size_t>(count * kPosition));
-    std::memcpy(pinned + values_at, values + first * changes.width,
-                static_cast<std::size_t>(count * changes.width));
-    DCR_TRY(staging_.device().copy_in(twin, pinned, values_at + count * changes.width));
-    changes.positions = reinterpret_cast<const std::uint32_t*>(twin);
-    changes.values = twin + values_at;
-    changes.count = count;
-    DCR_TRY(staging_.device().apply(changes));
-    DCR_TRY(staging_.device().mark(half));
+// All are checked before anything is sent.
+Result<std::vector<DeviceTargetMemory::Reaching>> DeviceTargetMemory::reaching(
+    std::span<const TargetApplication> applications, ApplyMode mode, std::size_t* failed) {
+  std::vector<Reaching> all(applications.size());
+  bool any = false;
+  const std::lock_guard<std::mutex> lock(staging_.turns());
+  for (*failed = 0; *failed < applications.size(); ++*failed) {
+    const TargetApplication& one = applications[*failed];
+    const TargetChanges& target = *one.target;
+    DCR_ASSIGN(const Storage storage, find(target.storage));
+    DCR_TRY(check_target(target, storage.bytes));
+    DCR_TRY(check_positions(target, one.positions, mode));
+    const auto [from, to] = hit_range(target, one.positions);
+    any = any || from < to;
+    Reaching& made = all[*failed];
+    made.changes.grid = device_grid(target);
+    made.changes.width = target.width;
+    made.changes.encoding = target.encoding;
+    made.changes.verify = mode == ApplyMode::kVerify;
+    made.changes.storage = storage.memory;
+    made.positions = one.positions.subspan(from, to - from);
+    made.values = static_cast<const std::uint8_t*>(one.values) + from * target.width;
   }
-  return staging_.device().copy_out(staging_.pinned(0), changes.counts, kHead);
+  if (any) DCR_TRY(begin());
+  return all;
+}
+
+// What fits one slice of the changes from `next` on, where it leaves `next`.
+std::vector<DeviceTargetMemory::Part> DeviceTargetMemory::fill(std::span<const Reaching> reaching,
+                                                               Part* next) const {
+  std::vector<Part> parts;
+  std::uint64_t room = staging_.slice_bytes();
+  while (next->application < reaching.size()) {
+    const Reaching& from = reaching[next->application];
+    const std::uint64_t left = from.positions.size() - next->first;
+    if (left == 0) {
+      *next = {next->application + 1, 0, 0};
+      continue;
+    }
+    if (room < kPartBytesMin) break;
+    const std::uint64_t width = from.changes.width;
+    // Those few bytes are what may be lost to alignment.
+    const std::uint64_t count = std::min(
+        left, (room - kHeadBytes - 2 * (kDeviceAlignment - 1)) / (sizeof(std::uint32_t) + width));
+    parts.push_back({next->application, next->first, count});
+    next->first += count;
+    room -= kHeadBytes + aligned(count * sizeof(std::uint32_t)) + aligned(count * width);
+  }
+  return parts;
+}
+
+// A slice has counters, what there is for each target, and then their positions and values.
+Status DeviceTargetMemory::send(Sent& sent, std::span<const Reaching> reaching) {
+  std::uint8_t* const pinned = sent.slice.pinned();
+  std::uint8_t* const twin = sent.slice.twin();
+  const std::uint64_t counts_bytes = sent.parts.size() * sizeof(DeviceCounts);
+  std::uint64_t target_at = counts_bytes;
+  std::uint64_t at = counts_bytes + sent.parts.size() * sizeof(DeviceChanges);
+  DeviceBatch batch;
+  batch.targets = reinterpret_cast<const DeviceChanges*>(twin + target_at);
+  batch.count = static_cast<std::uint32_t>(sent.parts.size());
+  std::memset(pinned, 0, static_cast<std::size_t>(counts_bytes));
+  for (std::size_t i = 0; i < sent.parts.size(); ++i) {
+    const Part& part = sent.parts[i];
+    const Reaching& from = reaching[part.application];
+    DeviceChanges changes = from.changes;
+    changes.count = part.count;
+    changes.counts = reinterpret_cast<DeviceCounts*>(twin) + i;
+    changes.first_turn = batch.turns;
+    batch.turns += divide_up(part.count, std::uint64_t{kDeviceTurn});
+    const auto put = [&](const void* words, std::uint64_t bytes) {
+      std::memcpy(pinned + at, words, static_cast<std::size_t>(bytes));
+      const std::uint8_t* const there = twin + at;
+      at += aligned(bytes);
+      return there;
+    };
+    changes.positions = reinterpret_cast<const std::uint32_t*>(
+        put(from.positions.data() + part.first, part.count * sizeof(std::uint32_t)));
+    changes.values = put(from.values + part.first * changes.width, part.count * changes.width);
+    std::memcpy(pinned + target_at, &changes, sizeof(changes));
+    target_at += sizeof(changes);
+  }
+  return sent.slice.queue([&](Device& device) -> Status {
+    DCR_TRY(device.copy_in(twin, pinned, at));
+    DCR_TRY(device.apply(batch));
+    return device.copy_out(pinned, twin, counts_bytes);
+  });
+}
+
+Status DeviceTargetMemory::take_counts(Sent& sent, std::span<TargetApplication> applications) {
+  DCR_TRY(sent.slice.wait());
+  for (std::size_t i = 0; i < sent.parts.size(); ++i) {
+    DeviceCounts counted;
+    std::memcpy(&counted, sent.slice.pinned() + i * sizeof(counted), sizeof(counted));
+    ApplyCounts& counts = applications[sent.parts[i].application].counts;
+    counts.words += counted.words;
+    counts.different += counted.different;
+  }
+  return {};
+}
+
+Status DeviceTargetMemory::apply_all(std::span<TargetApplication> applications, ApplyMode mode,
+                                     std::size_t* failed) {
+  DCR_ASSIGN(const std::vector<Reaching> all, reaching(applications, mode, failed));
+  *failed = applications.size();
+  std::deque<Sent> sent;
+  const auto take_first = [&]() -> Status {
+    DCR_TRY(take_counts(sent.front(), applications));
+    sent.pop_front();
+    return {};
+  };
+  for (Part next;;) {
+    std::vector<Part> parts = fill(all, &next);
+    if (parts.empty()) break;
+    std::optional<DeviceSlice> slice = staging_.try_take();
+    while (!slice && !sent.empty()) {
+      DCR_TRY(take_first());
+      slice = staging_.try_take();
+    }
+    if (!slice) {
+      DCR_ASSIGN(slice, staging_.take());
+    }
+    sent.push_back({std::move(*slice), std::move(parts)});
+    DCR_TRY(send(sent.back(), all));
+  }
+  while (!sent.empty()) DCR_TRY(take_first());
+  return {};
+}
+
+Result<DeviceTargetMemory::Storage> DeviceTargetMemory::begin_view(const TensorView& view,
+                                                                   std::uint64_t bytes) {
+  const std::lock_guard<std::mutex> lock(staging_.turns());
+  DCR_ASSIGN(const Storage storage, find(view.storage));
+  DCR_TRY(check_view(view, storage.bytes, bytes));
+  DCR_TRY(begin());
+  return storage;
 }
 
 Status DeviceTargetMemory::read(const TensorView& view, std::span<std::uint8_t> out) {
-  const std::lock_guard<std::mutex> lock(staging_.turns());
-  DCR_ASSIGN(const Storage storage, find(view.storage));
-  DCR_TRY(check_view(view, storage.bytes, out.size()));
-  DCR_TRY(begin());
+  DCR_ASSIGN(const Storage storage, begin_view(view, out.size()));
   return staging_.read(view, storage.memory, out);
 }
 
 Status DeviceTargetMemory::write(const TensorView& view, std::span<const std::uint8_t> in) {
-  const std::lock_guard<std::mutex> lock(staging_.turns());
-  DCR_ASSIGN(const Storage storage, find(view.storage));
-  DCR_TRY(check_view(view, storage.bytes, in.size()));
-  DCR_TRY(begin());
+  DCR_ASSIGN(const Storage storage, begin_view(view, in.size()));
   return staging_.write(view, storage.memory, in);
 }
 

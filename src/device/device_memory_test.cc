@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <deque>
 
 #include "base/prng.h"
 #include "device/load_device.h"
@@ -90,6 +91,18 @@ TargetChanges random_changes(Prng& random, std::uint64_t* words) {
   return target;
 }
 
+// Some of the grid's and a few after it.
+std::vector<std::uint32_t> random_positions(Prng& random, const TargetChanges& target) {
+  std::uint64_t grid = 5;
+  for (const TargetChanges::Dimension& dim : target.dims) grid *= dim.size;
+  std::vector<std::uint32_t> positions;
+  const std::uint64_t one_in = 1 + random.below(5);
+  for (std::uint32_t i = 0; i < std::min<std::uint64_t>(grid, 9000); ++i) {
+    if (random.below(one_in) == 0) positions.push_back(i);
+  }
+  return positions;
+}
+
 // Strided, transposed and contiguous views alike, and the words that they take.
 TensorView random_view(Prng& random, std::uint64_t* words) {
   constexpr Dtype kDtypes[] = {Dtype::kU8, Dtype::kBF16, Dtype::kF32, Dtype::kF64};
@@ -122,13 +135,7 @@ void check_applications(Device& device, std::uint64_t cases) {
     TargetChanges target = random_changes(random, &words);
     const ApplyMode mode = random.below(3) == 0 ? ApplyMode::kVerify : ApplyMode::kWrite;
     if (mode == ApplyMode::kVerify) target.encoding = Encoding::kOverwrite;
-    std::uint64_t grid = 5;
-    for (const TargetChanges::Dimension& dim : target.dims) grid *= dim.size;
-    std::vector<std::uint32_t> positions;
-    const std::uint64_t one_in = 1 + random.below(5);
-    for (std::uint32_t i = 0; i < std::min<std::uint64_t>(grid, 9000); ++i) {
-      if (random.below(one_in) == 0) positions.push_back(i);
-    }
+    const std::vector<std::uint32_t> positions = random_positions(random, target);
     const Bytes values = random_bytes(random, positions.size() * target.width);
     Bytes wanted = random_bytes(random, words * target.width);
     DeviceStorage storage(device, wanted);
@@ -177,9 +184,147 @@ void check_views(Device& device, std::uint64_t cases) {
   }
 }
 
+// Several at once are what they are one after the other.
+void check_batches(Device& device, std::uint64_t cases) {
+  for (std::uint64_t seed = 0; seed < cases; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Prng random(seed);
+    const auto staging = small_staging(device);
+    DeviceTargetMemory memory(*staging, 0, 100);
+    HostMemory host(0);
+    std::vector<std::unique_ptr<DeviceStorage>> storages;
+    std::deque<Bytes> wanted;
+    std::vector<TargetChanges> targets(1 + random.below(40));
+    std::deque<std::vector<std::uint32_t>> positions;
+    std::deque<Bytes> values;
+    const ApplyMode mode = random.below(3) == 0 ? ApplyMode::kVerify : ApplyMode::kWrite;
+    std::vector<TargetApplication> here, there;
+    for (TargetChanges& target : targets) {
+      std::uint64_t words = 0;
+      target = random_changes(random, &words);
+      if (mode == ApplyMode::kVerify) target.encoding = Encoding::kOverwrite;
+      wanted.push_back(random_bytes(random, words * target.width));
+      storages.push_back(std::make_unique<DeviceStorage>(device, wanted.back()));
+      ASSERT_TRUE(memory.add(storages.back()->memory(), wanted.back().size()).ok());
+      target.storage = host.add(MutableByteSpan(wanted.back()));
+      positions.push_back(random_positions(random, target));
+      values.push_back(random_bytes(random, positions.back().size() * target.width));
+      here.push_back({&target, positions.back(), values.back().data(), {}});
+    }
+    std::size_t failed = 0;
+    ASSERT_TRUE(host.apply_all(here, mode, &failed).ok());
+    ASSERT_EQ(failed, here.size());
+    std::vector<TargetChanges> moved = targets;
+    for (std::size_t i = 0; i < moved.size(); ++i) {
+      moved[i].storage += 100;
+      there.push_back({&moved[i], positions[i], values[i].data(), {7, 9}});
+    }
+    ASSERT_TRUE(memory.apply_all(there, mode, &failed).ok());
+    ASSERT_TRUE(memory.synchronize().ok());
+    ASSERT_EQ(failed, there.size());
+    for (std::size_t i = 0; i < there.size(); ++i) {
+      ASSERT_EQ(storages[i]->bytes(), wanted[i]);
+      ASSERT_EQ(there[i].counts.words, here[i].counts.words + 7);
+      ASSERT_EQ(there[i].counts.different, here[i].counts.different + 9);
+    }
+  }
+}
+
 TEST(DeviceMemoryTest, AppliesAsTheHostDoes) {
   LateDevice device;
   check_applications(device, campaign_cases(2000));
+}
+
+TEST(DeviceMemoryTest, AppliesSeveralAsTheHostDoes) {
+  LateDevice device;
+  check_batches(device, campaign_cases(100));
+}
+
+// What a bucket of many tensors takes: as many kernels and waits as its changes fill slices, not as
+// it has targets.
+TEST(DeviceMemoryTest, SeveralTakeOneKernelAndOneWait) {
+  constexpr std::size_t kTargets = 500;
+  constexpr std::uint64_t kWords = 8;
+  LateDevice device;
+  const auto staging = DeviceStaging::create(device, 32 * kMiB);
+  ASSERT_TRUE(staging.ok());
+  ASSERT_EQ((*staging)->slice_bytes(), kMiB);
+  std::vector<std::uint16_t> words(kTargets * kWords);
+  DeviceTargetMemory memory(**staging);
+  const std::uint32_t positions[] = {1, 6};
+  const std::uint16_t values[] = {0, 2};  // one less than what is added to zeros by xor
+  std::vector<TargetChanges> targets(kTargets);
+  std::vector<TargetApplication> applications;
+  for (std::size_t i = 0; i < kTargets; ++i) {
+    const auto id = memory.add(words.data() + i * kWords, kWords * sizeof(words[0]));
+    ASSERT_TRUE(id.ok());
+    targets[i].storage = *id;
+    targets[i].width = sizeof(words[0]);
+    targets[i].encoding = Encoding::kXor;
+    targets[i].dims = {{kWords, 1, 0, kWords}};
+    applications.push_back({&targets[i], positions, values, {}});
+  }
+  std::size_t failed = 0;
+  const auto uses_of = [&](std::span<TargetApplication> some) {
+    const LateDevice::Uses before = device.uses();
+    EXPECT_TRUE(memory.apply_all(some, ApplyMode::kWrite, &failed).ok());
+    LateDevice::Uses uses = device.uses();
+    uses.operations -= before.operations;
+    uses.copies_in -= before.copies_in;
+    uses.copies_out -= before.copies_out;
+    uses.kernels -= before.kernels;
+    uses.waits -= before.waits;
+    return uses;
+  };
+  // The first of all waits until the device is idle.
+  EXPECT_EQ(uses_of(std::span(applications).first(1)), (LateDevice::Uses{6, 1, 1, 1, 2}));
+  EXPECT_EQ(uses_of(std::span(applications).first(1)), (LateDevice::Uses{5, 1, 1, 1, 1}));
+  EXPECT_EQ(words, std::vector<std::uint16_t>(words.size()));  // twice is not at all
+  EXPECT_EQ(uses_of(applications), (LateDevice::Uses{5, 1, 1, 1, 1}));
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    ASSERT_EQ(words[i], i % kWords == 1 ? 1 : i % kWords == 6 ? 3 : 0);
+  }
+  EXPECT_EQ(applications[0].counts.words, 6U);
+  EXPECT_EQ(applications[kTargets - 1].counts.words, 2U);
+  // What reaches nothing takes nothing.
+  for (TargetChanges& target : targets) target.dims[0].end = 1;
+  EXPECT_EQ(uses_of(applications), LateDevice::Uses());
+  EXPECT_EQ(failed, kTargets);
+}
+
+// Whatever of several is wrong, it is said of which, and nothing is written.
+TEST(DeviceMemoryTest, SeveralAreCheckedFirst) {
+  LateDevice device;
+  const auto staging = small_staging(device);
+  DeviceTargetMemory memory(*staging);
+  std::uint64_t words[2] = {};
+  const auto id = memory.add(words, sizeof(words));
+  ASSERT_TRUE(id.ok());
+  const std::uint32_t position = 0;
+  const std::uint64_t value = 5;
+  TargetChanges targets[3];
+  std::vector<TargetApplication> applications;
+  for (TargetChanges& target : targets) {
+    target.storage = *id;
+    target.width = 8;
+    applications.push_back({&target, {&position, 1}, &value, {}});
+  }
+  std::size_t failed = 0;
+  const auto message = [&] {
+    return memory.apply_all(applications, ApplyMode::kWrite, &failed).message();
+  };
+  targets[2].offset = 2;
+  EXPECT_EQ(message(), "target of changes: a word past the end of storage 0 of 16 bytes");
+  EXPECT_EQ(failed, 2U);
+  targets[1].storage = 3;
+  EXPECT_EQ(message(), "there is no storage 3");
+  EXPECT_EQ(failed, 1U);
+  EXPECT_EQ(words[0], 0U);
+  targets[1].storage = *id;
+  targets[2].offset = 1;
+  device.fails_at = device.uses().operations + 2;
+  EXPECT_EQ(message(), "the device has gone");
+  EXPECT_EQ(failed, 3U);
 }
 
 TEST(DeviceMemoryTest, ReadsAndWritesAsTheHostDoes) {
@@ -221,7 +366,7 @@ TEST(DeviceMemoryTest, RefusesWhatTheHostRefuses) {
   EXPECT_EQ(memory.add(static_cast<std::uint8_t*>(storage.memory()) + 2, 8).status().message(),
             "a storage on a device is not aligned to 8 bytes");
   EXPECT_EQ(DeviceStaging::create(device, kSmallStaging - 1).status().message(),
-            "staging buffers of 4095 bytes: at least 4096");
+            "a staging buffer of 32767 bytes: at least 32768");
 }
 
 TEST(DeviceMemoryTest, ScratchIsZeroedBoundedAndGivenBack) {
@@ -247,7 +392,7 @@ TEST(DeviceMemoryTest, ScratchIsZeroedBoundedAndGivenBack) {
 TEST(DeviceMemoryTest, EveryOperationMayFail) {
   for (std::uint64_t fails_at = 0;; ++fails_at) {
     LateDevice device;
-    Bytes bytes(4 * kSmallStaging);
+    Bytes bytes(8 * kKiB);  // whose changes take more slices than there are
     Bytes storage(bytes.size());
     device.fails_at = fails_at;
     const auto all = [&]() -> Status {
@@ -271,7 +416,7 @@ TEST(DeviceMemoryTest, EveryOperationMayFail) {
     const Status status = all();
     EXPECT_EQ(device.allocated_bytes(), 0U);
     if (status.ok()) {
-      EXPECT_GT(fails_at, 50U);
+      EXPECT_GT(fails_at, 200U);
       return;
     }
     ASSERT_EQ(status.message(), "the device has gone");
@@ -373,6 +518,7 @@ TEST(CudaDeviceTest, DoesAsTheHostDoes) {
   EXPECT_EQ((*device)->allocate(std::uint64_t{1} << 60).status().code(), Code::kTooLarge);
   EXPECT_TRUE((*device)->follow(nullptr).ok());  // the default stream
   check_applications(**device, campaign_cases(2000));
+  check_batches(**device, campaign_cases(100));
   check_views(**device, campaign_cases(2000));
 }
 #endif

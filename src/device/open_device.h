@@ -9,7 +9,7 @@
 namespace dcr {
 
 // Another one whenever Device's functions change.
-inline constexpr std::uint64_t kDeviceInterface = 1;
+inline constexpr std::uint64_t kDeviceInterface = 2;
 
 // What both sides must have alike.
 inline constexpr std::uint64_t kDeviceLayout =

@@ -42,6 +42,31 @@ struct DeviceCounts {
   std::uint64_t different = 0;
 };
 
+// What a group of threads does at a time: so many changes of one target, or fewer, its last ones.
+inline constexpr std::uint32_t kDeviceTurn = 256;
+
+// Changes for one target, all of it in the device's memory.
+struct DeviceChanges {
+  DeviceGrid grid;
+  std::uint8_t width = 1;  // bytes of a word
+  Encoding encoding = Encoding::kOverwrite;
+  bool verify = false;  // writes nothing; counts words that differ
+  void* storage = nullptr;
+  const std::uint32_t* positions = nullptr;
+  const void* values = nullptr;  // aligned to words
+  std::uint64_t count = 0;
+  DeviceCounts* counts = nullptr;  // added to
+  std::uint64_t first_turn = 0;    // of the batch's turns
+};
+
+// Changes for several targets, which are made at once: they reach different words, or give a word
+// the same bits.
+struct DeviceBatch {
+  const DeviceChanges* targets = nullptr;  // in the device's memory, with ascending turns
+  std::uint32_t count = 0;                 // at least one
+  std::uint64_t turns = 0;                 // of all of them
+};
+
 // The storage's word of a position; false: it lies with another receiver.
 DCR_ANYWHERE inline bool locate(const DeviceGrid& grid, std::uint32_t position,
                                 std::uint64_t* word) {
@@ -83,8 +108,8 @@ DCR_ANYWHERE Word changed_word(Encoding encoding, Word resident, Word value) {
   return value;
 }
 
-// What one thread does: change number `at`. Returns whether the position is this receiver's, and
-// sets whether the resident word differs from an overwrite's.
+// Returns whether the position is this receiver's, and sets whether the resident word differs from
+// an overwrite's.
 template <typename Word>
 DCR_ANYWHERE bool apply_change(const DeviceGrid& grid, Encoding encoding, bool verify,
                                Word* storage, std::uint32_t position, Word value, bool* different) {
@@ -97,6 +122,44 @@ DCR_ANYWHERE bool apply_change(const DeviceGrid& grid, Encoding encoding, bool v
     storage[word] = changed_word(encoding, storage[word], value);
   }
   return true;
+}
+
+// The target whose turn it is. REQUIRES: turn < batch.turns.
+DCR_ANYWHERE inline const DeviceChanges& target_of(const DeviceBatch& batch, std::uint64_t turn) {
+  const DeviceChanges* from = batch.targets;
+  for (std::uint32_t count = batch.count; count > 1;) {
+    const std::uint32_t half = count / 2;
+    if (from[half].first_turn <= turn) {
+      from += half;
+      count -= half;
+    } else {
+      count = half;
+    }
+  }
+  return *from;
+}
+
+// What thread `thread` does in a turn, as apply_change says it; there may be no change for it.
+DCR_ANYWHERE inline bool apply_turn(const DeviceChanges& changes, std::uint64_t turn,
+                                    std::uint32_t thread, bool* different) {
+  const std::uint64_t at = (turn - changes.first_turn) * kDeviceTurn + thread;
+  *different = false;
+  if (at >= changes.count) return false;
+  const auto apply = [&]<typename Word>(Word) {
+    return apply_change(changes.grid, changes.encoding, changes.verify,
+                        static_cast<Word*>(changes.storage), changes.positions[at],
+                        static_cast<const Word*>(changes.values)[at], different);
+  };
+  switch (changes.width) {
+    case 1:
+      return apply(std::uint8_t{});
+    case 2:
+      return apply(std::uint16_t{});
+    case 4:
+      return apply(std::uint32_t{});
+    default:
+      return apply(std::uint64_t{});
+  }
 }
 
 }  // namespace dcr

@@ -31,6 +31,15 @@ void add_counts(std::uint32_t tensor, const ApplyCounts& applied, ReceiverCounts
   if (applied.different > 0) note_different(tensor, counts);
 }
 
+Status apply_checked(TargetMemory& memory, std::span<TargetApplication> all, std::size_t* failed,
+                     std::uint64_t* checked) {
+  for (*failed = 0; *failed < all.size(); ++*failed) {
+    TargetApplication& one = all[*failed];
+    DCR_TRY(apply_checked(memory, *one.target, one.positions, one.values, &one.counts, checked));
+  }
+  return {};
+}
+
 }  // namespace
 
 Applier::~Applier() { release_wholes(); }
@@ -85,20 +94,25 @@ Status Applier::add_tasks(const DecodedItem& item, std::vector<Task>* tasks) {
 }
 
 Status Applier::run_tasks(std::span<const Task> tasks, ApplyMode mode, ReceiverCounts* counts) {
+  std::vector<TargetApplication> all;
+  all.reserve(tasks.size());
   for (const Task& task : tasks) {
-    ApplyCounts applied;
     auto positions = std::span(task.item->positions).subspan(task.from, task.to - task.from);
     if (DCR_MUTANT("canary")) positions = positions.first(positions.size() - 1);
     const std::uint8_t* values = task.item->values.data() + task.from * task.item->header.width;
-    const Status status =
-        checks_ && mode == ApplyMode::kWrite
-            ? apply_checked(memory_, task.target, positions, values, &applied, &counts->checked)
-            : memory_.apply(task.target, positions, values, mode, &applied);
-    if (!status.ok()) return about_tensor(catalogue_[task.item->header.tensor], status);
-    if (DCR_MUTANT("receiver_applies_twice")) {
-      DCR_TRY(memory_.apply(task.target, positions, values, mode, &applied));
-    }
-    add_counts(task.item->header.tensor, applied, counts);
+    all.push_back({&task.target, positions, values, {}});
+  }
+  std::size_t failed = 0;
+  const Status status = checks_ && mode == ApplyMode::kWrite
+                            ? apply_checked(memory_, all, &failed, &counts->checked)
+                            : memory_.apply_all(all, mode, &failed);
+  if (!status.ok() && failed < tasks.size()) {
+    return about_tensor(catalogue_[tasks[failed].item->header.tensor], status);
+  }
+  DCR_TRY(status);
+  if (DCR_MUTANT("receiver_applies_twice")) DCR_TRY(memory_.apply_all(all, mode, &failed));
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    add_counts(tasks[i].item->header.tensor, all[i].counts, counts);
   }
   return {};
 }

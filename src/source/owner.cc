@@ -185,25 +185,31 @@ Lane Owner::storing() {
 }
 
 Status Owner::read_block(const SourcePiece& source, const Piece& piece, const Box& block,
-                         PieceBuffers* buffers, MutableByteSpan out) {
+                         std::unique_ptr<PendingRead> begun, PieceBuffers* buffers,
+                         MutableByteSpan out) {
   const TensorView view = block_view(view_of(source), block);
-  const unsigned width = word_bytes(view.dtype);
   Dtype dtype = view.dtype;
   if (piece.tensor != kNoTensor) {
     const Dtype canonical = geometry_->catalogue()[piece.tensor].dtype;
     if (dtype_bits(canonical) >= 8) dtype = canonical;
   }
-  if (dtype == view.dtype) {
-    const Status status = input_.memory->read(view, out);
-    return status.ok() ? status : status.with_context("task " + quoted_name(name_of(source)));
+  const bool cast = dtype != view.dtype;
+  MutableByteSpan words = out;
+  if (cast) {
+    const auto bytes = static_cast<std::size_t>(block.elements()) * word_bytes(view.dtype);
+    grow(&buffers->old_bytes, bytes);
+    words = MutableByteSpan(buffers->old_bytes).first(bytes);
   }
-  grow(&buffers->old_bytes, static_cast<std::size_t>(block.elements()) * width);
-  const MutableByteSpan words(buffers->old_bytes.data(),
-                              static_cast<std::size_t>(block.elements()) * width);
-  const Status status = input_.memory->read(view, words);
+  const Status status = begun ? begun->finish(words) : input_.memory->read(view, words);
   if (!status.ok()) return status.with_context("task " + quoted_name(name_of(source)));
-  cast_words(view.dtype, dtype, words, out);
+  if (cast) cast_words(view.dtype, dtype, words, out);
   return {};
+}
+
+std::unique_ptr<PendingRead> Owner::begin_next(const SourcePiece& source,
+                                               std::span<const Box> blocks, std::size_t at) {
+  if (at + 1 == blocks.size()) return nullptr;
+  return input_.memory->begin_read(block_view(view_of(source), blocks[at + 1]));
 }
 
 Status Owner::load(std::uint64_t index, const Piece& piece, PieceBuffers* buffers,
@@ -218,11 +224,14 @@ Status Owner::load(std::uint64_t index, const Piece& piece, PieceBuffers* buffer
   std::vector<Digest> leaves;
   std::uint64_t changes = 0;
   std::size_t at = 0;
-  for (const Box& block : split(source.box, block_words(view_of(source), piece))) {
-    const std::uint64_t words = block.elements();
+  const std::vector<Box> blocks = split(source.box, block_words(view_of(source), piece));
+  std::unique_ptr<PendingRead> begun;
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const std::uint64_t words = blocks[i].elements();
     const MutableByteSpan out(buffers->new_bytes.data() + (piece.whole ? at : 0),
                               static_cast<std::size_t>(words) * piece.width);
-    DCR_TRY(read_block(source, piece, block, buffers, out));
+    DCR_TRY(read_block(source, piece, blocks[i], std::move(begun), buffers, out));
+    begun = begin_next(source, blocks, i);
     leaves.push_back(xxh3(out));
     ScanBox part;
     part.old_words = old_words + at;
@@ -262,10 +271,13 @@ Status Owner::store(std::size_t index, const Piece& piece, PieceBuffers* buffers
   const SourcePiece& source = plan_.sources[index];
   std::vector<Digest> leaves;
   std::uint64_t at = source.arena_offset;
-  for (const Box& block : split(source.box, block_words(view_of(source), piece))) {
+  const std::vector<Box> blocks = split(source.box, block_words(view_of(source), piece));
+  std::unique_ptr<PendingRead> begun;
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
     const MutableByteSpan out = arena_.bytes().subspan(
-        static_cast<std::size_t>(at), static_cast<std::size_t>(block.elements()) * piece.width);
-    DCR_TRY(read_block(source, piece, block, buffers, out));
+        static_cast<std::size_t>(at), static_cast<std::size_t>(blocks[i].elements()) * piece.width);
+    DCR_TRY(read_block(source, piece, blocks[i], std::move(begun), buffers, out));
+    begun = begin_next(source, blocks, i);
     leaves.push_back(xxh3(out));
     at += out.size();
   }

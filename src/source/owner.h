@@ -111,9 +111,12 @@ class Owner final : private PieceSource {
   bool keeps_parts() const override { return false; }
   void scanned(std::uint64_t index, std::uint64_t changes) override;
   Status store(std::size_t index, const Piece& piece, PieceBuffers* buffers);
-  // Reads the candidate's words of a block, cast if need be.
+  // Reads the candidate's words of a block, cast if need be, where they may have been begun.
   Status read_block(const SourcePiece& source, const Piece& piece, const Box& block,
-                    PieceBuffers* buffers, MutableByteSpan out);
+                    std::unique_ptr<PendingRead> begun, PieceBuffers* buffers, MutableByteSpan out);
+  // Begins to read the block after blocks[at], if there is one.
+  std::unique_ptr<PendingRead> begin_next(const SourcePiece& source, std::span<const Box> blocks,
+                                          std::size_t at);
   // Keeps the digest of the candidate's words, or compares it with the one that was kept.
   Status check_frozen(std::size_t index, const Digest& digest);
   const TensorView& view_of(const SourcePiece& source) const;

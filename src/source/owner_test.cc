@@ -19,6 +19,49 @@ Attempt attempt_from(std::uint64_t candidate, std::uint64_t base, AttemptMode mo
   return attempt_of(1 + candidate * 10 + base, candidate, base, mode);
 }
 
+// Weights that come from far: each block can be begun while the one before is looked at. Says what
+// was done.
+class FarMemory final : public SourceMemory {
+ public:
+  explicit FarMemory(SourceMemory& memory) : memory_(memory) {}
+
+  std::string done;
+  bool refuses = false;       // to begin
+  std::size_t finishes = 99;  // that succeed
+
+  Status read(const TensorView& view, std::span<std::uint8_t> out) override {
+    done += "r";
+    EXPECT_EQ(open_, 0U);
+    return memory_.read(view, out);
+  }
+  std::unique_ptr<PendingRead> begin_read(const TensorView& view) override {
+    EXPECT_EQ(open_, 0U);
+    if (refuses) return nullptr;
+    done += "b";
+    return std::make_unique<Read>(*this, view);
+  }
+  std::size_t open() const { return open_; }
+
+ private:
+  class Read final : public PendingRead {
+   public:
+    Read(FarMemory& memory, TensorView view) : of_(memory), view_(std::move(view)) { ++of_.open_; }
+    ~Read() override { --of_.open_; }
+    Status finish(std::span<std::uint8_t> out) override {
+      of_.done += "f";
+      if (of_.finishes-- == 0) return {Code::kIo, "it went away"};
+      return of_.memory_.read(view_, out);
+    }
+
+   private:
+    FarMemory& of_;
+    const TensorView view_;
+  };
+
+  SourceMemory& memory_;
+  std::size_t open_ = 0;
+};
+
 // Two ranks; "a" on rank 0 and "b" on rank 1 are projected, "made" is converted from the tracked
 // source "s" of rank 1: each byte of it twice.
 class OwnerTest : public testing::Test {
@@ -100,6 +143,53 @@ TEST_F(OwnerTest, WithoutAChangeNothingIsSentOrConverted) {
   EXPECT_EQ(refit_->all_ranks[1].converters[0]->calls, calls);
   EXPECT_TRUE(refit_->group->commit(1).ok());
   EXPECT_EQ(refit_->owners[0]->baseline_version(), 1u);
+}
+
+// Blocks of a piece are begun one ahead, in every phase and mode, with a cast and without; each
+// piece's first one is read.
+TEST(OwnerReadsAhead, BlocksOfAPiece) {
+  constexpr std::uint64_t kWords = 300'000;  // five blocks of 65,536, in one piece
+  TestRefit refit(1);
+  refit.set_catalogue({{"cast", Dtype::kBF16, {kWords}, 0}, {"plain", Dtype::kF32, {kWords}, 0}});
+  const Box all = {0, 0, {{kWords, 1, 1}}};
+  Prng random(3);
+  Bytes floats;
+  for (std::uint64_t i = 0; i < kWords; ++i) {  // numbers, of which a cast is exact
+    for (const std::uint64_t byte : {std::uint64_t{0}, std::uint64_t{0}, random.below(128)}) {
+      floats.push_back(static_cast<std::uint8_t>(byte));
+    }
+    floats.push_back(0x3f);
+  }
+  const TensorView view = {0, Dtype::kF32, 0, {kWords}, {1}};
+  refit.add_task("task.cast", {0}, floats, view, {{0, all}});
+  refit.add_task("task.plain", {0}, floats, view, {{1, all}});
+  FarMemory memory(refit.all_ranks[0].memory);
+  refit.all_ranks[0].input.memory = &memory;
+  ASSERT_TRUE(refit.start().ok());
+  const auto done = [&memory] { return std::exchange(memory.done, {}); };
+  const std::string piece = "rbfbfbfbf";
+  ASSERT_TRUE(refit.group->initialize(0).ok());
+  EXPECT_EQ(done(), piece + piece);
+  Tensors resident = refit.dense();
+  for (std::uint64_t version = 1; version < 4; ++version) {
+    Bytes& words = refit.all_ranks[0].storages[version % 2];
+    for (std::size_t i = 2; i < words.size(); i += 40'000) words[i] ^= 0x15;
+    memory.refuses = version == 3;
+    ASSERT_TRUE(
+        refit.prepare(attempt_from(version, version - 1, static_cast<AttemptMode>(version - 1)))
+            .ok());
+    EXPECT_EQ(done(), version == 3 ? "rrrrrrrrrr" : piece + piece);
+    refit.apply(&resident);
+    EXPECT_TRUE(resident == refit.dense()) << version;
+    ASSERT_TRUE(refit.group->commit(version).ok());
+    EXPECT_EQ(done(), version == 3 ? "rrrrr" : piece);  // of what changed
+  }
+  // Whatever becomes of one that was begun, the error names the task and nothing stays open.
+  memory.refuses = false;
+  memory.finishes = 2;
+  const auto failed = refit.prepare(attempt_from(9, 3, AttemptMode::kMixed));
+  EXPECT_EQ(failed.status().message(), "task \"task.cast\": it went away");
+  EXPECT_EQ(memory.open(), 0U);
 }
 
 // A dense refit sends residual tensors that no change reaches.
