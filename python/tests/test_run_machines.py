@@ -40,7 +40,8 @@ class Cluster:
         keys = {}
         sockets = []
         for machine, names in ENDPOINTS.items():
-            (path / machine / "keys").mkdir(parents=True)
+            for folder in (path / machine, path / machine / "keys"):
+                folder.mkdir(mode=0o700)
             for name in names:
                 made = self.dcr("keygen", name, "-o", str(path / machine / "keys")).stdout
                 keys[name] = made.split()[1]

@@ -68,7 +68,7 @@ void Coordinator::Machine::on_message(const Endpoint& from, const Applying& mess
   if (message.payloads < peer->applying.payloads) return;  // older
   if (message.payloads > peer->applying.payloads) {
     DCR_PROBE("a receiver goes on applying");
-    progress_at_ = now_;
+    peer->applied_at = now_;
   }
   peer->applying = message;
 }
@@ -127,14 +127,18 @@ bool Coordinator::Machine::check_attempt() {
     return false;
   }
   const Wait wait = attempt_wait();
-  const Peer* const waited = missing(wait.roles, wait.done);
+  const Peer* waited = missing(wait.roles, wait.done);
   if (waited == nullptr || !due(wait.until)) return true;
+  for (Peer& peer : peers_) {
+    if (!has_role(peer, wait.roles) || peer.*wait.done) continue;
+    // One that goes on applying is no reason to wait for one that stands still, nor to blame.
+    if (flushing_ && now_ < apply_until(peer)) continue;
+    if (flushing_ && !waited->failed) waited = &peer;
+    peer.failed = true;
+  }
   const CoordinatorProgress shown = progress();
   const std::string who = name_of(*waited);
   const std::string& state = waited->applying.state;
-  for (Peer& peer : peers_) {
-    if (has_role(peer, wait.roles) && !(peer.*wait.done)) peer.failed = true;
-  }
   fail_attempt({Code::kUnavailable, "phase " + std::string(wait.phase) + " is overdue: " + who +
                                         " is waited for, " + std::to_string(shown.done) + " of " +
                                         std::to_string(shown.of) + " are done" +
@@ -158,7 +162,15 @@ Coordinator::Machine::Wait Coordinator::Machine::attempt_wait() const {
   }
   if (!open_) return {"open"};
   if (!flushing_) return {"stream", kOwners, &Peer::sent, progress_at_ + waits.send_ms};
-  return {"apply", kReceivers, &Peer::completed, progress_at_ + waits.apply_ms};
+  Milliseconds until = kNever;
+  for (const Peer& peer : peers_) {
+    if (has_role(peer, kReceivers) && !peer.completed) until = std::min(until, apply_until(peer));
+  }
+  return {"apply", kReceivers, &Peer::completed, until};
+}
+
+Milliseconds Coordinator::Machine::apply_until(const Peer& peer) const {
+  return std::max(progress_at_, peer.applied_at) + options_.waits.apply_ms;
 }
 
 void Coordinator::Machine::close_gates() {

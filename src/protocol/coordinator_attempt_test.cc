@@ -328,6 +328,25 @@ TEST_F(CoordinatorTest, AReceiverThatStandsStillIsOverdueButOneThatGoesOnApplyin
   EXPECT_EQ(ended("owner-0")[0].attempts, 2U);
 }
 
+TEST_F(CoordinatorTest, OneThatGoesOnApplyingIsNoReasonToWaitForAnother) {
+  on<Flush>([](Scripted& endpoint, const Flush& flush, Replies* /*replies*/) {
+    const std::string& name = endpoint.endpoint.name;
+    return (name == "receiver-1" || name == "receiver-2") && flush.attempt == 1;
+  });
+  refit("step 1");
+  for (std::uint64_t quarter = 1; quarter <= 3; ++quarter) {
+    ASSERT_FALSE(refit_ends(waits.apply_ms / 4));
+    to_coordinator(endpoints["receiver-1"].endpoint, {"coordinator-0", 0},
+                   Applying{1, quarter, "audits what came"});
+  }
+  ASSERT_TRUE(refit_ends(waits.apply_ms / 4 + 10'000)) << all_notes();
+  EXPECT_TRUE(
+      noted("phase apply is overdue: receiver-2 (incarnation 7) is waited for, 2 of 4 are "
+            "done"))
+      << all_notes();
+  EXPECT_FALSE(noted("audits what came"));
+}
+
 TEST_F(CoordinatorTest, ABoundEndpointThatRestartsFailsTheAttempt) {
   for (const char* name : {"owner-1", "node-0", "receiver-2"}) {
     mute<Flush>("receiver-0");

@@ -59,7 +59,8 @@ class Coordinator::Machine {
     bool prepared = false, sent = false, staged = false, closed = false, completed = false;
     bool stopped = false, updated = false, cleaned = false;
     bool without_baseline = false;
-    Applying applying;  // of a receiver: the last that it said
+    Applying applying;  // of a receiver: the last that it said, and when it had grown
+    Milliseconds applied_at = 0;
   };
   using Done = bool Peer::*;
   static constexpr unsigned kOwners = 1, kNodes = 2, kReceivers = 4, kAll = 7;
@@ -116,6 +117,8 @@ class Coordinator::Machine {
   bool all(unsigned roles, Done done) const;
   // The first that is waited for, or null.
   const Peer* missing(unsigned roles, Done done) const;
+  // Of a receiver that has not completed.
+  Milliseconds apply_until(const Peer& peer) const;
   // To those that are waited for.
   void ask(unsigned roles, Done done, const Message& message);
   std::string name_of(const Peer& peer) const;

@@ -147,8 +147,8 @@ void ReceiverEndpoint::Machine::drive_restore() {
     return;
   } else if (now_ >= restore_->progress_at + options_.waits.restore_ms) {
     DCR_PROBE("a restore makes no progress");
-    std::string why = restore_->trouble;
-    if (why.empty()) why = gate_.closed() ? stream_state() : "gate " + gate_.gate() + " stays open";
+    std::string why = refused_since_ == kNever ? stream_state() : restore_->trouble;
+    if (!gate_.closed()) why = "gate " + gate_.gate() + " stays open";
     return begin_life("its restore made no progress for " +
                           std::to_string(options_.waits.restore_ms) +
                           (why.empty() ? " ms" : " ms: " + why),

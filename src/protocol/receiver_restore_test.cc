@@ -66,6 +66,24 @@ TEST_F(RestoringTest, AnOwnerThatCannotSendIsAskedAgain) {
   EXPECT_EQ(pass(1), "owner-0: restore_request 0\nowner-1: restore_request 0\n");
 }
 
+TEST_F(RestoringTest, SaysWhatThisLifeWaitsForWhenItStandsStill) {
+  const auto stand_still = [this] {
+    const std::uint64_t before = machine->incarnation();
+    pass(options.waits.restore_ms);
+    done(Kind::kStopApplying);
+    EXPECT_GT(machine->incarnation(), before);
+    done(Kind::kBeginStream);
+    return why;
+  };
+  const std::string said = "its restore made no progress for 600000 ms: ";
+  EXPECT_EQ(stand_still(), said + "gate engine stays open");
+  gate_closes(1);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(stand_still(), said + "waits for payload 0 or the end of owner 0");
+    gate_closes(1);
+  }
+}
+
 // What first makes the storage whole comes a second time, and is compared.
 class AuditedTest : public RestoringTest {
  public:

@@ -135,5 +135,13 @@ TEST_F(CreateRunTest, NobodyElseMayWriteToItsFolders) {
   EXPECT_TRUE(create_run(config).ok());
 }
 
+TEST_F(CreateRunTest, NothingIsMadeInAFolderThatOthersMayWriteTo) {
+  make(config.directory);
+  ASSERT_TRUE(posix_file_system().set_permissions(config.directory, 0770).ok());
+  EXPECT_EQ(create_run(config).code(), Code::kInvalidArgument);
+  EXPECT_FALSE(is_there(sources_path(config)));
+  EXPECT_FALSE(is_there(config.objects));
+}
+
 }  // namespace
 }  // namespace dcr

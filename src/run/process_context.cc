@@ -20,7 +20,8 @@ constexpr std::uint64_t kCreateMs = 10'000;
 
 Status make_directory(const std::string& path) {
   const Status made = posix_file_system().make_directory(path, kPrivateDirectory);
-  return made.code() == Code::kExists ? Status() : made;
+  if (!made.ok() && made.code() != Code::kExists) return made;
+  return check_ours(path);
 }
 
 // What belongs to this machine alone.
@@ -83,7 +84,6 @@ Status create_run(const RunConfig& config) {
   for (const std::string& path : {objects_path(config), sources_path(config), keys_path(config)}) {
     DCR_TRY(make_directory(path));
   }
-  DCR_TRY(check_folders(config));
   // One process makes it. The mark comes first, so that it is there where the control plane is.
   DCR_ASSIGN(const std::unique_ptr<ProcessLock> creating,
              ProcessLock::open(join_path(config.directory, "creating.lock")));

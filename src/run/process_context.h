@@ -105,7 +105,7 @@ inline const Digest& stream_run(const RunId& run, const Digest& restores, const 
 // Makes the directory of a run: folders and the control plane, whose version 0 has the base's path
 // as its label. One that is there already is left alone, one whose creation was cut short is gone
 // on with. Where the configuration lists who takes part, objects get the run's mark
-// (run_identity.h). Errors: of check_folders and begin_creation; kIo.
+// (run_identity.h). Errors: of check_ours and begin_creation; kIo.
 Status create_run(const RunConfig& config);
 
 }  // namespace dcr

@@ -62,7 +62,7 @@ std::string settings_path(const std::string& directory) {
 // The control plane comes last, so that where it is, the rest is.
 Status make_run_directory(const std::string& path) {
   FileSystem& files = posix_file_system();
-  for (const char* folder : {"keys", "peers", "locks", "logs", "objects", "sources"}) {
+  for (const char* folder : {"peers", "locks", "logs"}) {
     DCR_TRY(make_private(join_path(path, folder)));
     DCR_TRY(check_ours(join_path(path, folder)));
   }

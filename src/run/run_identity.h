@@ -3,7 +3,7 @@
 // endpoints there would wait for ever for others that are not in it.
 //
 // A run's id is random and made with its control plane. Objects have it in a file, the mark, which
-// the process that made the control plane wrote. Control planes are compared through the
+// is there before the control plane is. Control planes are compared through the
 // coordinators, which say the id of theirs in every envelope; and the leader's beat must come to
 // this one, which a copy of the directory does not get.
 #pragma once
