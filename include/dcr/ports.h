@@ -43,7 +43,8 @@ struct TensorView {
   bool operator==(const TensorView&) const = default;
 };
 
-// A read that was begun. Ends with it, whether its words were taken or not.
+// A read that was begun. Ends with it, whether its words were taken or not; until then the memory
+// that began it, and what is read, must stay.
 class PendingRead {
  public:
   virtual ~PendingRead() = default;

@@ -109,6 +109,30 @@ def test_placements_of_parameters_that_are_not_contiguous() -> None:
     assert {len(one.parts) for one in found.values()} == {1}
 
 
+def test_placements_may_begin_within_an_element() -> None:
+    """A loader that fills bytes of words."""
+
+    class Packed(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = torch.nn.Parameter(torch.zeros(6, dtype=torch.int32), requires_grad=False)
+
+        def load_weights(self, weights: Any) -> None:
+            for name, value in weights:
+                self.words.view(torch.uint8).view(-1, 4)[:, int(name)].copy_(value)
+
+    base = {str(byte): torch.randint(256, (6,)).to(torch.uint8) for byte in range(4)}
+    module = Packed()
+    module.load_weights(base.items())
+    receiver = ModelReceiver(module, base)
+    receiver.prewarm()
+    found = receiver.placements
+    assert {name: one.parts[0].parameter_offset for name, one in found.items()} == {
+        name: int(name) for name in base
+    }
+    assert {one.parts[0].parameter for one in found.values()} == {"words"}
+
+
 def test_paths_do_not_depend_on_batches() -> None:
     base = checkpoint(1)
     module = served(1, 2, base)

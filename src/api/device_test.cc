@@ -275,6 +275,64 @@ TEST(DeviceStoragesTest, BeginsAfterWhatTheStreamWasGiven) {
   EXPECT_EQ(out[1], 3);
 }
 
+// Owners read ahead in blocks; what they send is what they send of host memory.
+TEST(DeviceStoragesTest, OwnersSendTheSame) {
+  constexpr std::uint64_t kFlat = 700'000, kLines = 700, kWords = 500, kLine = 1'001;
+  RankDeclaration declaration{0, 1, {}, {}};
+  declaration.tensors = {{"columns", Dtype::kBF16, {kLines, kWords}, 0},
+                         {"flat", Dtype::kBF16, {kFlat}, 0}};
+  declaration.tasks = {{"columns",
+                        Dtype::kBF16,
+                        {kLines, kWords},
+                        {kLine, 2},
+                        {{0, {0, 0, {{kLines, kWords, kWords}, {kWords, 1, 1}}}}}},
+                       {"flat", Dtype::kBF16, {kFlat}, {1}, {{1, {0, 0, {{kFlat, 1, 1}}}}}}};
+  const std::vector<std::uint8_t> encoded = encode_declaration(declaration);
+  const std::vector<std::span<const std::uint8_t>> all = {encoded};
+  std::vector<std::uint16_t> weights[2] = {std::vector<std::uint16_t>(kLines * kLine),
+                                           std::vector<std::uint16_t>(kFlat)};
+  Prng random(1);
+  for (auto& words : weights) {
+    for (std::uint16_t& word : words) word = static_cast<std::uint16_t>(random.next());
+  }
+  const auto device = late_device(kLargeStagingBytes);
+  DeviceStorages there(2);
+  HostStorages here(2);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const std::uint64_t bytes = weights[i].size() * 2;
+    there.set_device(i, device, span_of(weights[i].data(), bytes));
+    here.set(i, {reinterpret_cast<const std::uint8_t*>(weights[i].data()), bytes});
+  }
+  struct Sink final : PayloadSink {
+    Status send(std::uint64_t /*number*/, std::span<const std::uint8_t> bytes) override {
+      sent.emplace_back(bytes.begin(), bytes.end());
+      return {};
+    }
+    std::vector<std::vector<std::uint8_t>> sent;
+  };
+  EmbeddedOwnerOptions options;
+  options.threads = 1;
+  const auto on_host = EmbeddedOwner::create(all, 0, here, options);
+  options.threads = 3;
+  const auto on_device = EmbeddedOwner::create(all, 0, there, options);
+  ASSERT_TRUE(on_host.ok() && on_device.ok());
+  for (std::uint64_t version = 1; version <= 3; ++version) {
+    OwnerAttempt attempt;
+    attempt.attempt = attempt.candidate = attempt.target_version = version;
+    attempt.base_version = version - 1;
+    Sink expected, found;
+    ASSERT_TRUE((*on_host)->prepare(attempt, expected).ok());
+    ASSERT_TRUE((*on_device)->prepare(attempt, found).ok());
+    EXPECT_FALSE(found.sent.empty());
+    EXPECT_TRUE(found.sent == expected.sent);
+    ASSERT_TRUE((*on_host)->commit(version).ok());
+    ASSERT_TRUE((*on_device)->commit(version).ok());
+    for (auto& words : weights) {
+      for (std::size_t i = random.below(97); i < words.size(); i += 97) words[i] ^= 5;
+    }
+  }
+}
+
 TEST(StagedDeviceTest, OpensOrSaysWhyNot) {
   const auto device = StagedDevice::open(DCR_LATE_DEVICE_LIBRARY, 1);
   ASSERT_TRUE(device.ok()) << device.status().message();

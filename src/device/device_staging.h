@@ -79,8 +79,9 @@ class DeviceStaging {
   std::uint64_t bytes() const { return bytes_; }
   std::uint64_t slice_bytes() const { return slice_bytes_; }
 
-  // A slice on which nothing is on its way. take() waits until somebody gives one back, so a thread
-  // that has one may not call it; try_take() gives none where none is free or the device refuses.
+  // A slice on which nothing is on its way. take() waits for the one whose turn it is where none is
+  // free, so a thread that has one may not call it; try_take() gives none where none is free or the
+  // device refuses.
   Result<DeviceSlice> take();
   std::optional<DeviceSlice> try_take();
 

@@ -8,7 +8,7 @@
 
 namespace dcr {
 
-// Another one whenever Device's functions change.
+// Another one whenever Device's functions change, or kDeviceMarks, or kDeviceTurn.
 inline constexpr std::uint64_t kDeviceInterface = 2;
 
 // What both sides must have alike.

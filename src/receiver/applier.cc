@@ -109,7 +109,10 @@ Status Applier::run_tasks(std::span<const Task> tasks, ApplyMode mode, ReceiverC
   if (!status.ok() && failed < tasks.size()) {
     return about_tensor(catalogue_[tasks[failed].item->header.tensor], status);
   }
-  DCR_TRY(status);
+  if (!status.ok()) {  // of the memory, with whatever it was at
+    return status.with_context("changes of \"" + catalogue_[tasks[0].item->header.tensor].name +
+                               "\" and of what is applied with it");
+  }
   if (DCR_MUTANT("receiver_applies_twice")) DCR_TRY(memory_.apply_all(all, mode, &failed));
   for (std::size_t i = 0; i < tasks.size(); ++i) {
     add_counts(tasks[i].item->header.tensor, all[i].counts, counts);

@@ -44,9 +44,9 @@ class Placement:
 
 
 def _has_element(tensor: torch.Tensor, byte: int) -> bool:
-    """Whether an element begins at a byte of the storage, of which others may have their share."""
+    """Whether a byte of the storage is of one of its elements; others may have their share."""
     left = byte // tensor.itemsize - int(tensor.storage_offset())
-    if byte % tensor.itemsize or left < 0:
+    if left < 0:
         return False
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True), reverse=True):
         left -= min(left // stride, size - 1) * stride if stride else 0
