@@ -137,7 +137,7 @@ void ReceiverEndpoint::Machine::stream_finished(const ReceiverCounts& counts) {
 // What it does with the stream, for people; empty: nothing is to be said of it.
 std::string ReceiverEndpoint::Machine::stream_state() const {
   if (!stream_) return {};
-  const std::string state = stream_->audits ? "audits what came" : "";
+  std::string state = stream_->audits ? "audits what came" : "";
   if (!stream_->begun || stream_->arrivals.complete()) return state;
   return state + (state.empty() ? "" : " and ") + "waits for " + stream_->arrivals.missing();
 }

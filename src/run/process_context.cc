@@ -19,7 +19,7 @@ constexpr std::uint32_t kOthersMayWrite = 0022;
 constexpr std::uint64_t kCreateMs = 10'000;
 
 Status make_directory(const std::string& path) {
-  const Status made = posix_file_system().make_directory(path, kPrivateDirectory);
+  Status made = posix_file_system().make_directory(path, kPrivateDirectory);
   if (!made.ok() && made.code() != Code::kExists) return made;
   return check_ours(path);
 }
@@ -64,7 +64,7 @@ Status check_ours(const std::string& path) {
 Status check_folders(const RunConfig& config) {
   for (const std::string& path : {config.directory, work_path(config), objects_path(config),
                                   sources_path(config), keys_path(config)}) {
-    const Status ours = check_ours(path);
+    Status ours = check_ours(path);
     // What is missing is seen where it is needed.
     if (!ours.ok() && ours.code() != Code::kNotFound) return ours;
   }
