@@ -56,7 +56,7 @@ class MixedTargets final : public DeviceTargets {
       DCR_TRY(host_->apply(*one.target, one.positions, one.values, mode, &one.counts));
     }
     which.push_back(applications.size());
-    const Status status = memory_.apply_all(there, mode, failed);
+    Status status = memory_.apply_all(there, mode, failed);
     *failed = which[*failed];
     for (std::size_t i = 0; i < there.size(); ++i) applications[which[i]].counts = there[i].counts;
     return status;
