@@ -11,7 +11,7 @@ namespace dcr {
 namespace {
 
 class CreateRunTest : public testing::Test {
- protected:
+ public:
   CreateRunTest() {
     config.directory = join_path(root.path(), "run");
     config.objects = join_path(root.path(), "objects");
