@@ -5,17 +5,14 @@
 #include <xxhash.h>
 
 #include "base/assert.h"
+#include "base/hexadecimal.h"
 
 namespace dcr {
 
 std::string digest_text(const Digest& digest) {
-  static constexpr char kHex[] = "0123456789abcdef";
   std::string text;
   text.reserve(2 * digest.size());
-  for (std::uint8_t byte : digest) {
-    text += kHex[byte >> 4];
-    text += kHex[byte & 15];
-  }
+  append_hexadecimal(digest, &text);
   return text;
 }
 

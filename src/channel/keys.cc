@@ -10,6 +10,7 @@
 
 #include "base/assert.h"
 #include "base/endpoint_name.h"
+#include "base/hexadecimal.h"
 #include "dcr/control.h"
 
 namespace dcr {
@@ -45,31 +46,6 @@ class SecretBytes {
  private:
   Bytes bytes_;
 };
-
-int digit(char letter) {
-  if (letter >= '0' && letter <= '9') return letter - '0';
-  if (letter >= 'a' && letter <= 'f') return letter - 'a' + 10;
-  return -1;
-}
-
-bool parse_hexadecimal(std::string_view text, MutableByteSpan out) {
-  if (text.size() != 2 * out.size()) return false;
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    const int high = digit(text[2 * i]);
-    const int low = digit(text[2 * i + 1]);
-    if (high < 0 || low < 0) return false;
-    out[i] = static_cast<std::uint8_t>(16 * high + low);
-  }
-  return true;
-}
-
-void append_hexadecimal(ByteSpan bytes, Bytes* out) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  for (const std::uint8_t byte : bytes) {
-    out->push_back(static_cast<std::uint8_t>(kDigits[byte >> 4]));
-    out->push_back(static_cast<std::uint8_t>(kDigits[byte & 15]));
-  }
-}
 
 // The words of a line, single spaces between.
 std::vector<std::string_view> words_of(std::string_view line) {

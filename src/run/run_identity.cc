@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/cancelled.h"
+#include "base/digest.h"
+#include "base/hexadecimal.h"
 #include "base/secure_random.h"
 #include "channel/keys.h"
 #include "run/mailbox.h"
@@ -30,29 +33,14 @@ std::string creation_path(const RunConfig& config) {
   return join_path(config.directory, "creating.run");
 }
 
-std::string mark_text(const RunId& run) {
-  constexpr const char* kDigits = "0123456789abcdef";
-  std::string text;
-  for (const std::uint8_t byte : run) {
-    text += kDigits[byte >> 4];
-    text += kDigits[byte & 15];
-  }
-  return text + "\n";
-}
+std::string mark_text(const RunId& run) { return digest_text(run) + "\n"; }
 
 std::optional<RunId> run_of_mark(const Bytes& mark) {
+  const std::string_view text(reinterpret_cast<const char*>(mark.data()), mark.size());
   RunId run{};
-  if (mark.size() != 2 * run.size() + 1) return std::nullopt;
-  const auto digit = [&mark](std::size_t at) {
-    const std::uint8_t letter = mark[at];
-    return static_cast<std::uint8_t>(letter >= 'a' ? letter - 'a' + 10 : letter - '0');
-  };
-  for (std::size_t i = 0; i < run.size(); ++i) {
-    run[i] = static_cast<std::uint8_t>((digit(2 * i) << 4) | (digit(2 * i + 1) & 15));
+  if (!text.ends_with('\n') || !parse_hexadecimal(text.substr(0, text.size() - 1), run)) {
+    return std::nullopt;
   }
-  // Other letters, and other spellings, are none.
-  const std::string text = mark_text(run);
-  if (!std::equal(text.begin(), text.end(), mark.begin(), mark.end())) return std::nullopt;
   return run;
 }
 
