@@ -18,12 +18,6 @@ constexpr std::uint32_t kPrivateDirectory = 0700;
 constexpr std::uint32_t kOthersMayWrite = 0022;
 constexpr std::uint64_t kCreateMs = 10'000;
 
-Status make_directory(const std::string& path) {
-  Status made = posix_file_system().make_directory(path, kPrivateDirectory);
-  if (!made.ok() && made.code() != Code::kExists) return made;
-  return check_ours(path);
-}
-
 // What belongs to this machine alone.
 const std::string& work_path(const RunConfig& config) {
   return config.work.empty() ? config.directory : config.work;
@@ -61,6 +55,12 @@ Status check_ours(const std::string& path) {
           path + ": others may write to this directory of a run: chmod go-w it, or name another"};
 }
 
+Status make_ours(const std::string& path) {
+  Status made = posix_file_system().make_directory(path, kPrivateDirectory);
+  if (!made.ok() && made.code() != Code::kExists) return made;
+  return check_ours(path);
+}
+
 Status check_folders(const RunConfig& config) {
   for (const std::string& path : {config.directory, work_path(config), objects_path(config),
                                   sources_path(config), keys_path(config)}) {
@@ -79,10 +79,10 @@ Digest restore_run(const RunId& run) {
 }
 
 Status create_run(const RunConfig& config) {
-  DCR_TRY(make_directory(config.directory));
-  DCR_TRY(make_directory(work_path(config)));
+  DCR_TRY(make_ours(config.directory));
+  DCR_TRY(make_ours(work_path(config)));
   for (const std::string& path : {objects_path(config), sources_path(config), keys_path(config)}) {
-    DCR_TRY(make_directory(path));
+    DCR_TRY(make_ours(path));
   }
   // One process makes it. The mark comes first, so that it is there where the control plane is.
   DCR_ASSIGN(const std::unique_ptr<ProcessLock> creating,

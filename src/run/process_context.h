@@ -93,7 +93,9 @@ std::string payload_socket_path(const RunConfig& config, const std::string& rece
 // That a folder of a run is this user's, and that nobody else may write to it: who can, takes part.
 // Errors: kInvalidArgument; kNotFound, it is not there.
 Status check_ours(const std::string& path);
-// The same of all of them that are there.
+// Makes one with mode 0700, unless it is there, and checks it. Errors: kInvalidArgument; kIo.
+Status make_ours(const std::string& path);
+// check_ours() of all of them that are there.
 Status check_folders(const RunConfig& config);
 
 // The run id in keys and payloads of restores, whose streams have numbers of their own.
@@ -105,7 +107,7 @@ inline const Digest& stream_run(const RunId& run, const Digest& restores, const 
 // Makes the directory of a run: folders and the control plane, whose version 0 has the base's path
 // as its label. One that is there already is left alone, one whose creation was cut short is gone
 // on with. Where the configuration lists who takes part, objects get the run's mark
-// (run_identity.h). Errors: of check_ours and begin_creation; kIo.
+// (run_identity.h). Errors: of make_ours and begin_creation; kIo.
 Status create_run(const RunConfig& config);
 
 }  // namespace dcr

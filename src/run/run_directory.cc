@@ -12,7 +12,6 @@
 namespace dcr {
 namespace {
 
-constexpr std::uint32_t kOursOnly = 0700;
 constexpr std::uint32_t kOursToUse = 0600;
 constexpr std::uint64_t kSettingsBytesMax = kMiB;
 constexpr std::uint64_t kMakeMs = 10'000;
@@ -33,11 +32,6 @@ constexpr std::pair<const char*, const char*> kProcesses[] = {
     {kCommandCoordinator, "coordinator-0"},
     {kCommandCoordinator, "coordinator-1"},
     {kCommandNode, kDirectoryNode}};
-
-Status make_private(const std::string& path) {
-  const Status made = posix_file_system().make_directory(path, kOursOnly);
-  return made.code() == Code::kExists ? Status() : made;
-}
 
 Status check_path(const std::string& path) {
   if (!path.starts_with('/')) {
@@ -63,8 +57,7 @@ std::string settings_path(const std::string& directory) {
 Status make_run_directory(const std::string& path) {
   FileSystem& files = posix_file_system();
   for (const char* folder : {"peers", "locks", "logs"}) {
-    DCR_TRY(make_private(join_path(path, folder)));
-    DCR_TRY(check_ours(join_path(path, folder)));
+    DCR_TRY(make_ours(join_path(path, folder)));
   }
   RunConfig config;
   config.directory = path;
@@ -101,8 +94,7 @@ Result<std::shared_ptr<RunDirectory>> RunDirectory::open(const std::string& path
   std::weak_ptr<RunDirectory>& known = all.directories[{this_process(), path}];
   if (std::shared_ptr<RunDirectory> there = known.lock()) return there;
   DCR_TRY(check_path(path));
-  DCR_TRY(make_private(path));
-  DCR_TRY(check_ours(path));
+  DCR_TRY(make_ours(path));
   {
     // One process makes it, the others find it made.
     DCR_ASSIGN(const std::unique_ptr<ProcessLock> making,
