@@ -127,14 +127,14 @@ bool Coordinator::Machine::check_attempt() {
     return false;
   }
   const Wait wait = attempt_wait();
-  const Peer* waited = missing(wait.roles, wait.done);
-  if (waited == nullptr || !due(wait.until)) return true;
+  if (missing(wait.roles, wait.done) == nullptr || !due(wait.until)) return true;
+  const Peer* waited = nullptr;  // the first that is overdue
   for (Peer& peer : peers_) {
     if (!has_role(peer, wait.roles) || peer.*wait.done) continue;
     // One that goes on applying is no reason to wait for one that stands still, nor to blame.
     if (flushing_ && now_ < apply_until(peer)) continue;
-    if (flushing_ && !waited->failed) waited = &peer;
     peer.failed = true;
+    if (waited == nullptr) waited = &peer;
   }
   const CoordinatorProgress shown = progress();
   const std::string who = name_of(*waited);
