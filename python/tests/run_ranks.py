@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from dcr.run import Run
 from dcr.torch import Owner, RefitResult
-from run_parts import Net, digest, step
+from run_parts import Net, digest, step, wait_until
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
@@ -88,6 +89,13 @@ def under_torchrun(directory: str, results: str) -> None:
         dist.all_gather_object(of_all, asdict(result))
         assert all(one == of_all[0] for one in of_all), of_all
         found.append([result.version, result.label, result.mode, trainer.digest()])
+        if dist.get_rank() == 0:  # or the next refit may keep gates closed that have yet to open
+            version = result.version
+            wait_until(
+                lambda version=version: [
+                    one.version for one in Run(directory).status().engines if one.open
+                ] == [version]
+            )
         dist.barrier()
     trainer.close()
     if dist.get_rank() == 0:

@@ -78,6 +78,13 @@ def test_placements_say_where_elements_are(rank: int, size: int) -> None:
     assert pickle.loads(pickle.dumps(found)) == found
 
 
+def placements_of(module: Any, base: dict[str, torch.Tensor]) -> dict[str, Any]:
+    module.load_weights(base.items())
+    receiver = ModelReceiver(module, base)
+    receiver.prewarm()
+    return receiver.placements
+
+
 class Interleaved(torch.nn.Module):
     """Two parameters of every other column of one storage, loaded by halves of their rows."""
 
@@ -95,11 +102,7 @@ class Interleaved(torch.nn.Module):
 
 def test_placements_of_parameters_that_are_not_contiguous() -> None:
     base = {f"{name}.{row}": torch.randn(2, 6) for name in ("even", "odd") for row in (0, 2)}
-    module = Interleaved()
-    module.load_weights(base.items())
-    receiver = ModelReceiver(module, base)
-    receiver.prewarm()
-    found = receiver.placements
+    found = placements_of(Interleaved(), base)
     assert {name: one.parts[0].parameter for name, one in found.items()} == {
         name: name.split(".")[0] for name in base
     }
@@ -122,11 +125,7 @@ def test_placements_may_begin_within_an_element() -> None:
                 self.words.view(torch.uint8).view(-1, 4)[:, int(name)].copy_(value)
 
     base = {str(byte): torch.randint(256, (6,)).to(torch.uint8) for byte in range(4)}
-    module = Packed()
-    module.load_weights(base.items())
-    receiver = ModelReceiver(module, base)
-    receiver.prewarm()
-    found = receiver.placements
+    found = placements_of(Packed(), base)
     assert {name: one.parts[0].parameter_offset for name, one in found.items()} == {
         name: int(name) for name in base
     }
