@@ -43,11 +43,11 @@ class StagedDevice {
  public:
   static constexpr std::uint64_t kStagingBytes = std::uint64_t{64} << 20;
 
-  // Device `index`, as CUDA counts, of the shared object at `library`; a pinned buffer of
-  // `staging_bytes` and as much on the device. Errors: kNotFound, no such library; kUnsupported, it
-  // is of another build; kUnavailable, there is no driver or no such device, in CUDA's words;
-  // kTooLarge, no room for the buffers; kInvalidArgument, less than 32 KiB. Owners read ahead of
-  // what they look at from 8 MiB on.
+  // Device `index`, as CUDA counts, of the shared object at `library`; two pinned buffers
+  // of `staging_bytes` each and as much on the device. Errors: kNotFound, no such library;
+  // kUnsupported, it is of another build; kUnavailable, there is no driver or no such device, in
+  // CUDA's words; kTooLarge, no room for the buffers; kInvalidArgument, less than 16 KiB. Owners
+  // read ahead of what they look at from 4 MiB on.
   static Result<std::shared_ptr<StagedDevice>> open(const std::string& library, int index,
                                                     std::uint64_t staging_bytes = kStagingBytes);
   ~StagedDevice();

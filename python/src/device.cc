@@ -90,7 +90,7 @@ void bind_targets(nb::module_& module) {
 
 void bind_device(nb::module_& module) {
   nb::class_<PythonDevice> device(module, "StagedDevice", nb::is_weak_referenceable(),
-                                  "A device that is reached through a pinned buffer.");
+                                  "A device that is reached through two pinned buffers.");
   device.def(
       nb::new_(&open_device), nb::arg("library"), nb::arg("index"), nb::kw_only(),
       nb::arg("staging_bytes") = StagedDevice::kStagingBytes,
@@ -100,7 +100,7 @@ void bind_device(nb::module_& module) {
       "As its maker calls it.");
   device.def_prop_ro(
       "staging_bytes", [](const PythonDevice& self) { return self.core()->staging_bytes(); },
-      "Of the buffer, and of its twin on the device.");
+      "Of each buffer, and of its twin on the device.");
   device.def(
       "follow",
       [](const PythonDevice& self, std::uintptr_t stream) {

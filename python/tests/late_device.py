@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 class Late(devices.Reach):
     """Has modules that were put on it on a device."""
 
-    staging_bytes = 32 << 10
+    staging_bytes = 16 << 10
 
     def __init__(self, library: Path) -> None:
         self.library = library
@@ -73,7 +73,7 @@ class Everywhere(Late):
 class Cuda(devices.Reach):
     """The real one, with small buffers."""
 
-    staging_bytes = 32 << 10
+    staging_bytes = 16 << 10
 
     def put(self, module: torch.nn.Module) -> None:
         module.to("cuda")

@@ -312,7 +312,7 @@ def test_one_device_for_all_of_a_process(library: Path) -> None:
         where = torch.device("cuda", 0)
         first = devices.staged(where)
         assert devices.staged(where) is first
-        assert (first.name, first.staging_bytes) == ("none", 32 << 10)
+        assert (first.name, first.staging_bytes) == ("none", 16 << 10)
         assert devices.staged(torch.device("cuda", 1)) is not first
         with pytest.raises(dcr.errors.Unavailable, match="there is no device 2"):
             devices.staged(torch.device("cuda", 2))

@@ -16,7 +16,7 @@ namespace dcr {
 namespace {
 
 constexpr std::uint64_t kSmallStagingBytes = kDeviceStagingBytesMin;
-constexpr std::uint64_t kLargeStagingBytes = 8 * kMiB;  // a slice has room for hundreds of targets
+constexpr std::uint64_t kLargeStagingBytes = 4 * kMiB;  // a slice has room for hundreds of targets
 
 std::shared_ptr<StagedDevice> late_device(std::uint64_t staging_bytes = kSmallStagingBytes) {
   return StagedDevice::State::open(std::make_unique<LateDevice>(), staging_bytes).value();
@@ -345,7 +345,7 @@ TEST(StagedDeviceTest, OpensOrSaysWhyNot) {
   EXPECT_EQ(StagedDevice::open(DCR_LATE_DEVICE_LIBRARY, 2).status().message(),
             "device 2: there is no device 2");
   EXPECT_EQ(StagedDevice::open(DCR_LATE_DEVICE_LIBRARY, 0, 100).status().message(),
-            "device 0: a staging buffer of 100 bytes: at least 32768");
+            "device 0: a staging buffer of 100 bytes: at least 16384");
 }
 
 }  // namespace

@@ -51,9 +51,7 @@ std::pair<std::size_t, std::size_t> hit_range(const TargetChanges& target,
 constexpr std::uint64_t kHeadBytes = sizeof(DeviceCounts) + sizeof(DeviceChanges);
 constexpr std::uint64_t kPartBytesMin =
     kHeadBytes + 2 * (kDeviceAlignment - 1) + sizeof(std::uint32_t) + sizeof(std::uint64_t);
-static_assert(kDeviceStagingBytesMin / kDeviceMarks / kDeviceSliceAlignment *
-                  kDeviceSliceAlignment >=
-              kPartBytesMin);
+static_assert(device_slice_bytes(kDeviceStagingBytesMin) >= kPartBytesMin);
 static_assert(sizeof(DeviceCounts) % kDeviceAlignment == 0 &&
               sizeof(DeviceChanges) % kDeviceAlignment == 0);
 

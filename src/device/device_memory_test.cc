@@ -246,7 +246,7 @@ TEST(DeviceMemoryTest, SeveralTakeOneKernelAndOneWait) {
   constexpr std::size_t kTargets = 500;
   constexpr std::uint64_t kWords = 8;
   LateDevice device;
-  const auto staging = DeviceStaging::create(device, 32 * kMiB);
+  const auto staging = DeviceStaging::create(device, 16 * kMiB);
   ASSERT_TRUE(staging.ok());
   ASSERT_EQ((*staging)->slice_bytes(), kMiB);
   std::vector<std::uint16_t> words(kTargets * kWords);
@@ -366,7 +366,7 @@ TEST(DeviceMemoryTest, RefusesWhatTheHostRefuses) {
   EXPECT_EQ(memory.add(static_cast<std::uint8_t*>(storage.memory()) + 2, 8).status().message(),
             "a storage on a device is not aligned to 8 bytes");
   EXPECT_EQ(DeviceStaging::create(device, kSmallStaging - 1).status().message(),
-            "a staging buffer of 32767 bytes: at least 32768");
+            "a staging buffer of 16383 bytes: at least 16384");
 }
 
 TEST(DeviceMemoryTest, ScratchIsZeroedBoundedAndGivenBack) {

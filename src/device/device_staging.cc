@@ -122,29 +122,33 @@ Result<std::unique_ptr<DeviceStaging>> DeviceStaging::create(Device& device, std
                                               std::to_string(kDeviceStagingBytesMin));
   }
   auto staging = std::make_unique<DeviceStaging>(device, bytes);
-  DCR_ASSIGN(void* const pinned, device.allocate_pinned(bytes));
-  staging->pinned_ = static_cast<std::uint8_t*>(pinned);
-  DCR_ASSIGN(void* const twin, device.allocate(bytes));
-  staging->twin_ = static_cast<std::uint8_t*>(twin);
+  for (Buffer& buffer : staging->buffers_) {
+    DCR_ASSIGN(void* const pinned, device.allocate_pinned(bytes));
+    buffer.pinned = static_cast<std::uint8_t*>(pinned);
+    DCR_ASSIGN(void* const twin, device.allocate(bytes));
+    buffer.twin = static_cast<std::uint8_t*>(twin);
+  }
   for (unsigned i = 0; i < kDeviceMarks; ++i) {
+    const Buffer& buffer = staging->buffers_[i % kDeviceStagingBuffers];
+    const std::uint64_t offset = i / kDeviceStagingBuffers * staging->slice_bytes_;
     DeviceSlice::Place& place = staging->places_[i];
     place.mark = i;
-    place.pinned = staging->pinned_ + i * staging->slice_bytes_;
-    place.twin = staging->twin_ + i * staging->slice_bytes_;
+    place.pinned = buffer.pinned + offset;
+    place.twin = buffer.twin + offset;
   }
   return staging;
 }
 
 DeviceStaging::DeviceStaging(Device& device, std::uint64_t bytes)
-    : device_(device),
-      bytes_(bytes),
-      slice_bytes_(bytes / kDeviceMarks / kDeviceSliceAlignment * kDeviceSliceAlignment) {}
+    : device_(device), bytes_(bytes), slice_bytes_(device_slice_bytes(bytes)) {}
 
 DeviceStaging::~DeviceStaging() {
   // What is on its way uses the buffers; a device that refuses has nothing on its way.
   static_cast<void>(device_.synchronize());
-  if (twin_ != nullptr) device_.release(twin_);
-  if (pinned_ != nullptr) device_.release_pinned(pinned_);
+  for (const Buffer& buffer : buffers_) {
+    if (buffer.twin != nullptr) device_.release(buffer.twin);
+    if (buffer.pinned != nullptr) device_.release_pinned(buffer.pinned);
+  }
 }
 
 Result<DeviceSlice> DeviceStaging::settled(DeviceSlice slice) {

@@ -1,10 +1,11 @@
-// The pinned memory that everything to and from a device passes through, and its twin on the
-// device, both of a fixed size and allocated here once: nothing else is in proportion to a tensor
-// (DESIGN §7 "Device memory").
+// The two pinned buffers that everything to and from a device passes through, and their twins on
+// the device, all of a fixed size and allocated here once: nothing else is in proportion to a
+// tensor (DESIGN §7 "Device memory").
 //
-// It is cut into slices. A thread takes one, puts the work on it onto the device's stream, which
-// is all that it does in turn with others, and waits for that slice's mark alone: what one thread
-// copies into a slice or out of it, or computes, overlaps the work on the other slices.
+// They are cut into slices, which are used from both in turn. A thread takes one, puts the work on
+// it onto the device's stream, which is all that it does in turn with others, and waits for that
+// slice's mark alone: what one thread copies into a slice or out of it, or computes, overlaps the
+// work on the other slices.
 #pragma once
 
 #include <array>
@@ -23,10 +24,18 @@
 
 namespace dcr {
 
-inline constexpr std::uint64_t kDeviceStagingBytes = 64 * kMiB;  // by default
-inline constexpr std::uint64_t kDeviceStagingBytesMin = 32 * kKiB;
+inline constexpr unsigned kDeviceStagingBuffers = 2;
+inline constexpr std::uint64_t kDeviceStagingBytes = 64 * kMiB;  // of each, by default
+inline constexpr std::uint64_t kDeviceStagingBytesMin = 16 * kKiB;
 // Slices are aligned to it, as CUDA's own allocations are.
 inline constexpr std::uint64_t kDeviceSliceAlignment = 256;
+
+static_assert(kDeviceMarks % kDeviceStagingBuffers == 0);
+// Of buffers of this size.
+constexpr std::uint64_t device_slice_bytes(std::uint64_t buffer_bytes) {
+  const std::uint64_t most = buffer_bytes / (kDeviceMarks / kDeviceStagingBuffers);
+  return most / kDeviceSliceAlignment * kDeviceSliceAlignment;
+}
 
 class DeviceStaging;
 
@@ -65,7 +74,8 @@ class DeviceSlice {
 // Thread safety: concurrent calls are allowed.
 class DeviceStaging {
  public:
-  // `device` must outlive it. Errors: kInvalidArgument below kDeviceStagingBytesMin; the device's.
+  // Buffers of `bytes` each. `device` must outlive it. Errors: kInvalidArgument below
+  // kDeviceStagingBytesMin; the device's.
   static Result<std::unique_ptr<DeviceStaging>> create(Device& device, std::uint64_t bytes);
   DeviceStaging(Device& device, std::uint64_t bytes);
   ~DeviceStaging();
@@ -76,7 +86,7 @@ class DeviceStaging {
   std::mutex& turns() { return turns_; }
   Device& device() const { return device_; }
 
-  std::uint64_t bytes() const { return bytes_; }
+  std::uint64_t bytes() const { return bytes_; }  // of each buffer
   std::uint64_t slice_bytes() const { return slice_bytes_; }
 
   // A slice on which nothing is on its way. take() waits for the one whose turn it is where none is
@@ -98,14 +108,17 @@ class DeviceStaging {
  private:
   friend class DeviceSlice;
   class SliceRead;
+  struct Buffer {
+    std::uint8_t* pinned = nullptr;
+    std::uint8_t* twin = nullptr;
+  };
 
   Result<DeviceSlice> settled(DeviceSlice slice);
 
   Device& device_;
   const std::uint64_t bytes_;
   const std::uint64_t slice_bytes_;
-  std::uint8_t* pinned_ = nullptr;
-  std::uint8_t* twin_ = nullptr;
+  std::array<Buffer, kDeviceStagingBuffers> buffers_;
   std::mutex turns_;  // guards the device
   std::array<DeviceSlice::Place, kDeviceMarks> places_;
   std::atomic<unsigned> next_{0};  // where to look first, for what was used longest ago

@@ -38,11 +38,23 @@ TensorView bytes_view(std::uint64_t offset, std::uint64_t count, std::uint64_t s
   return {0, Dtype::kU8, offset, {count}, {stride}};
 }
 
-TEST(DeviceStagingTest, CutsItsMemoryIntoSlices) {
+// Of how many pieces of memory these are the slices: as many in each, one right after the other.
+std::size_t pieces(const std::set<std::uint8_t*>& slices, std::uint64_t slice_bytes) {
+  std::size_t found = 0;
+  for (std::uint8_t* const slice : slices) {
+    if (slices.contains(slice - slice_bytes)) continue;
+    ++found;
+    const std::uint64_t each = slices.size() / kDeviceStagingBuffers;
+    EXPECT_TRUE(slices.contains(slice + (each - 1) * slice_bytes));
+  }
+  return found;
+}
+
+TEST(DeviceStagingTest, CutsItsBuffersIntoSlices) {
   LateDevice device;
-  const auto staging = staging_of(device, 100 * kKiB);
-  EXPECT_EQ(staging->slice_bytes(), 3 * kKiB);
-  EXPECT_EQ(device.allocated_bytes(), 200 * kKiB);
+  const auto staging = staging_of(device, 101 * kKiB);
+  EXPECT_EQ(staging->slice_bytes(), 6400U);
+  EXPECT_EQ(device.allocated_bytes(), 4 * 101 * kKiB);
   std::vector<DeviceSlice> slices;
   std::set<std::uint8_t*> pinned, twins;
   while (std::optional<DeviceSlice> slice = staging->try_take()) {
@@ -51,8 +63,8 @@ TEST(DeviceStagingTest, CutsItsMemoryIntoSlices) {
     slices.push_back(std::move(*slice));
   }
   EXPECT_EQ(slices.size(), kDeviceMarks);
-  EXPECT_EQ(*pinned.rbegin() - *pinned.begin(), (kDeviceMarks - 1) * 3 * kKiB);
-  EXPECT_EQ(*twins.rbegin() - *twins.begin(), (kDeviceMarks - 1) * 3 * kKiB);
+  EXPECT_EQ(pieces(pinned, staging->slice_bytes()), kDeviceStagingBuffers);
+  EXPECT_EQ(pieces(twins, staging->slice_bytes()), kDeviceStagingBuffers);
   std::uint8_t* const given_back = slices[5].pinned();
   slices.erase(slices.begin() + 5);
   const auto again = staging->take();

@@ -19,7 +19,7 @@ class Reach:
     """What torch knows of such devices."""
 
     library = Path(_core.__file__).parent / "libdcr_device.so"
-    staging_bytes = 64 << 20  # of pinned memory, and of the device's
+    staging_bytes = 64 << 20  # of each of two pinned buffers, and as much of the device's
 
     def device_of(self, storage: torch.UntypedStorage) -> torch.device | None:
         """Where a storage lies, if the core can reach it there."""
@@ -70,7 +70,7 @@ def staged(device: torch.device) -> _core.StagedDevice:
             )
             _opened[index] = found
             logger.info(
-                "device %d (%s) is reached through a pinned buffer of %d MiB",
+                "device %d (%s) is reached through two pinned buffers of %d MiB",
                 index,
                 found.name,
                 reach.staging_bytes >> 20,
