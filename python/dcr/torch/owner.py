@@ -1,9 +1,12 @@
 """An owner inside a trainer rank, without processes of DCR's own: payloads as bytes, to be carried
 by whoever calls."""
 
+import logging
 import os
+import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -19,6 +22,7 @@ __all__ = [
     "CanonicalBox",
     "CanonicalTensor",
     "Exchange",
+    "GroupExchange",
     "ModelOwner",
     "OpenRefit",
     "PreparedRefit",
@@ -34,6 +38,12 @@ CanonicalBox = tuple[int, int, list[int], list[int]]
 """Index of the canonical tensor, offset, sizes and strides, in words of the tensor."""
 
 _FAILED = b"failed: "
+_LOOK_SECONDS = 0.05  # between looks for signals
+
+_last_exchange = threading.Event()  # whether the last one over torch.distributed is over
+_last_exchange.set()
+
+logger = logging.getLogger("dcr")
 
 Mode = Literal["mixed", "overwrite", "dense"]
 EncodingName = Literal["overwrite", "xor", "add"]
@@ -57,15 +67,70 @@ class PreparedRefit:
         return f"the refit to version {self.target_version} is open: commit or abort it before"
 
 
-def group_exchange(group: Any = None) -> Exchange:
-    """An exchange over a torch.distributed process group, the default one if none is given."""
+class GroupExchange:
+    """An exchange over a torch.distributed process group, the default one if none is given.
 
-    def exchange(mine: bytes) -> Sequence[bytes]:
-        gathered: list[bytes] = [b""] * torch.distributed.get_world_size(group)
-        torch.distributed.all_gather_object(gathered, mine, group=group)
+    Other ranks are waited for on a thread, so that Ctrl-C is seen meanwhile. What it interrupts
+    goes on there, for the others need this rank's bytes, and other exchanges of this process begin
+    when it is over. A trainer that goes on after Ctrl-C with collectives of its own in the same
+    group could meet it: a group of its own for exchanges keeps them apart.
+
+    Raises:
+        dcr.errors.InvalidArgument: this rank is not of the group.
+    """
+
+    def __init__(self, group: Any = None) -> None:
+        self._group = group
+        if self.rank < 0:
+            raise InvalidArgument("this rank is not of the process group that it is to talk in")
+
+    @property
+    def rank(self) -> int:
+        """This one's, in the group."""
+        return torch.distributed.get_rank(self._group)
+
+    @property
+    def ranks(self) -> int:
+        """How many the group has."""
+        return torch.distributed.get_world_size(self._group)
+
+    def __call__(self, mine: bytes) -> Sequence[bytes]:
+        global _last_exchange
+        gathered: list[bytes] = [b""] * self.ranks
+        failed: list[BaseException] = []
+        before, over = _last_exchange, threading.Event()
+        # A thread begins with its own current device, which is where NCCL gathers.
+        used: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        current = torch.cuda.current_device() if used else None
+
+        def gather() -> None:
+            try:
+                before.wait()
+                with nullcontext() if current is None else torch.cuda.device(current):
+                    torch.distributed.all_gather_object(gathered, mine, group=self._group)
+            except BaseException as error:
+                failed.append(error)
+                if interrupted:
+                    logger.error("an exchange between ranks that was interrupted: %s", error)
+            finally:
+                over.set()
+
+        interrupted = False
+        thread = threading.Thread(target=gather, name="dcr-exchange", daemon=True)
+        _last_exchange = over
+        try:
+            thread.start()
+            # Not join(), after whose interruption the thread counts as ended.
+            while not over.wait(_LOOK_SECONDS):
+                pass
+        except BaseException:
+            interrupted = True
+            if thread.ident is None:
+                over.set()
+            raise
+        if failed:
+            raise failed[0]
         return gathered
-
-    return exchange
 
 
 class ModelOwner:
@@ -74,8 +139,9 @@ class ModelOwner:
 
     Every trainer rank makes one, of its own part of the model, and all call the constructor
     together: ranks tell each other what they hold (`exchange`; over torch.distributed where it is
-    initialised), agree on who owns what, and compare replicas (`replicas=False` leaves this out).
-    The weights as they are become version `version`.
+    initialised; `GroupExchange(group)` where the trainer is only a group of its ranks), agree on
+    who owns what, and compare replicas (`replicas=False` leaves this out). The weights as they are
+    become version `version`.
 
     `dtype` is that of the checkpoint, where it isn't the trainer's: FP32 masters are cast as they
     are compared, nothing is copied. `run` names the run in payloads (16 bytes; rank 0's counts).
@@ -290,12 +356,14 @@ class ModelOwner:
 def ranks_of(
     exchange: Exchange | None, rank: int | None, ranks: int | None
 ) -> tuple[Exchange, int, int]:
-    """The exchange, this rank and how many there are: torch.distributed's where none are given."""
+    """The exchange, this rank and how many there are: a group's, the default one's where none are
+    given."""
     if exchange is None and torch.distributed.is_available():
         if torch.distributed.is_initialized():
-            exchange = group_exchange()
-            rank = torch.distributed.get_rank() if rank is None else rank
-            ranks = torch.distributed.get_world_size() if ranks is None else ranks
+            exchange = GroupExchange()
+    if isinstance(exchange, GroupExchange):
+        rank = exchange.rank if rank is None else rank
+        ranks = exchange.ranks if ranks is None else ranks
     rank, ranks = rank or 0, ranks or 1
     if exchange is None:
         if ranks != 1:

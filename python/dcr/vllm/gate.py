@@ -15,12 +15,17 @@ from typing import Any
 
 from dcr.errors import Cancelled, Conflict, Unavailable, Unsupported
 from dcr.run import Gate, Run
-from dcr.vllm.settings import Settings
+from dcr.vllm.settings import Settings, check_has
 
 # Below vLLM's own, so that it is seen where vLLM's is: requests that wait need an explanation.
 _log = logging.getLogger("vllm.dcr")
 
 _LOOK_SECONDS = 0.1  # between looks whether the run is being closed
+
+_TAKES = (
+    *("scheduler", "model_executor", "pause_scheduler", "sleep", "set_weight_version"),
+    *("reset_prefix_cache", "reset_mm_cache", "reset_encoder_cache", "collective_rpc"),
+)
 
 Work = Callable[[], "Future[None] | None"]
 
@@ -64,7 +69,11 @@ class _Job:
 class EngineGate:
     """The agent of one EngineCore. It starts closed."""
 
+    takes: tuple[str, ...] = ("input_queue",)
+    """What of its EngineCore's it needs beside what all gates do."""
+
     def __init__(self, core: Any, settings: Settings) -> None:
+        self.check(core)
         self.settings = settings
         self.label: str | None = None  # of the last opening
         self.refusal = ""  # why it can never open
@@ -79,6 +88,13 @@ class EngineGate:
         self._lock = threading.Lock()
         self._ended = False
         self._take_over()
+
+    @classmethod
+    def check(cls, core: Any) -> None:
+        """Refuses another vLLM's, by what it lacks."""
+        check_has(core, *_TAKES, *cls.takes)
+        check_has(core.scheduler, "pause_state", "set_pause_state", "finish_requests")
+        check_has(core.model_executor, "sleep", "is_sleeping")
 
     # What the run's gate calls, from its thread.
 

@@ -18,6 +18,8 @@ _SLICE_S = 0.05  # between looks for signals
 class InprocessGate(EngineGate):
     """The agent of an EngineCore without a busy loop: `sync` does what the run's gate asks for."""
 
+    takes = ("step_fn", "batch_queue", "get_weight_version")
+
     def __init__(self, core: Any, settings: Settings) -> None:
         self._queue: deque[_Job] = deque()
         self._changed = threading.Condition()

@@ -38,6 +38,9 @@ def register() -> None:
     for method in ("_pause_complete", "resume_scheduler", "_has_global_unfinished_reqs"):
         _need(core, "DPEngineCoreProc", method)
     _wrap("vllm.v1.engine.core_client", "InprocClient", "__init__", _closed_in_process)
+    _need("vllm.v1.engine.llm_engine", "LLMEngine", "add_request")
+    _need("vllm.v1.core.sched.interface", "PauseState", "PAUSED_ALL")
+    _need("vllm.v1.engine", "EngineCoreRequestType", "WAKEUP")
     _wrap("vllm.v1.worker.worker_base", "WorkerWrapperBase", "init_device", _live_weights)
 
 

@@ -171,7 +171,15 @@ class Channel:
 class RanksGate(EngineGate):
     """The agent of one data-parallel rank."""
 
+    takes = (
+        *EngineGate.takes,
+        *("dp_store", "dp_rank", "dp_size", "dp_group", "dp_sync_interval", "step_counter"),
+        *("engines_running", "pending_pause", "ignore_start_dp_wave", "_idle_state_callbacks"),
+        *("is_running", "has_work", "resume_scheduler"),
+    )
+
     def __init__(self, core: Any, settings: Settings) -> None:
+        self.check(core)
         self._channel = Channel(core.dp_store, core.dp_rank, core.dp_size)
         work = self._watch if core.dp_rank == 0 else self._follow
         self._thread = threading.Thread(target=work, name="dcr-gate-ranks", daemon=True)

@@ -96,10 +96,20 @@ def check_vllm() -> None:
         dcr.errors.Unsupported: naming the first attribute that is missing.
     """
     if plugin.missing:
-        version: Any = import_module("vllm.version")
-        raise Unsupported(
-            f"vLLM {version.__version__} has no {plugin.missing[0]}, which DCR wraps; 0.32 has"
-        )
+        raise Unsupported(_lacks(plugin.missing[0]))
+
+
+def check_has(of_vllm: object, *names: str) -> None:
+    """The same of an object: what it is given in its constructor is seen here only."""
+    cls = type(of_vllm)
+    for name in names:
+        if not hasattr(of_vllm, name):
+            raise Unsupported(_lacks(f"{cls.__module__}.{cls.__qualname__}.{name}"))
+
+
+def _lacks(what: str) -> str:
+    version: Any = import_module("vllm.version")
+    return f"vLLM {version.__version__} has no {what}, which DCR wraps or needs; 0.32 has"
 
 
 def check_refittable(vllm_config: Any) -> None:
