@@ -102,6 +102,9 @@ class RunOwner {
   RunOwner(const RunOwner&) = delete;
   RunOwner& operator=(const RunOwner&) = delete;
 
+  // As what it joined as.
+  const std::string& name() const;
+
   // Begins a refit of the weights as they are, which must stay so until wait() has its outcome.
   // Every owner of the trainer begins one with the same words. `asynchronous`: engines serve until
   // everything is staged. Errors: kInvalidArgument, one is open, or the label is none.

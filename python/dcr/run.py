@@ -40,6 +40,7 @@ Tensor = tuple[str, str, Sequence[int]]  # name, dtype, shape
 Box = tuple[int, int, Sequence[int], Sequence[int]]  # tensor, offset, sizes, strides
 
 T = TypeVar("T")
+Logger = logging.LoggerAdapter[logging.Logger]
 
 _LOG_SECONDS = 0.1
 _WAIT_SECONDS = 0.1
@@ -82,6 +83,7 @@ class _Session:
             create=create,
         )
         self.members: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.endpoints: dict[str, tuple[str, int | None]] = {}  # what logs: role and rank
         self._closing = threading.Event()
         self._logs = threading.Thread(target=self._log, name="dcr-log", daemon=True)
         self._logs.start()
@@ -93,17 +95,40 @@ class _Session:
     def _hand_on(self) -> None:
         for problem, endpoint, text in self.core.take_logs():
             level = logging.WARNING if problem else logging.INFO
-            logger.log(level, "%s: %s", endpoint, text, extra={"dcr_endpoint": endpoint})
+            self.logger_of(endpoint).log(level, "%s: %s", endpoint, text)
+
+    def logger_of(self, endpoint: str) -> "Logger":
+        role, rank = self.endpoints.get(endpoint, (None, None))
+        which = {"dcr_endpoint": endpoint, "dcr_role": role, "dcr_rank": rank}
+        return logging.LoggerAdapter(logger, which)
 
     def close(self) -> None:
         if os.getpid() != self.process or self._closing.is_set():
             return
-        for member in list(self.members):
+        # All at once, and one deadline for all of their threads.
+        members, until = list(self.members), time.monotonic() + _CLOSE_SECONDS
+        threaded = [member for member in members if isinstance(member, Gate | Receiver)]
+        for member in threaded:
+            member._begin_close()
+        for member in threaded:
+            member._end_close(until)
+        for member in members:
             member.close()
         self._closing.set()
         self._logs.join(_CLOSE_SECONDS)
         self._hand_on()
         self.core.close()
+
+
+def _rank_of(receiver: str) -> int | None:
+    """The number that a receiver's name ends with, as those of vLLM's workers do."""
+    _, dot, rank = receiver.rpartition(".")
+    return int(rank) if dot and rank.isdecimal() else None
+
+
+def _join(thread: threading.Thread, until: float) -> None:
+    if threading.current_thread() is not thread:
+        thread.join(max(0.0, until - time.monotonic()))
 
 
 _sessions: dict[str, _Session] = {}
@@ -277,6 +302,12 @@ class Run:
         """Has `member.close()` called before the run is closed."""
         self._session.members.add(member)
 
+    def has_endpoint(self, name: str, role: str, rank: int | None = None) -> "Logger":
+        """What the core logs of this endpoint is logged with its role and rank, as what is logged
+        through the logger that this returns."""
+        self._session.endpoints[name] = role, rank
+        return self._session.logger_of(name)
+
     def close(self) -> None:
         """Leaves the run with all that has joined through it in this process."""
         with _lock:
@@ -290,6 +321,7 @@ class Coordinator:
 
     def __init__(self, run: Run, name: str) -> None:
         self.name = name
+        run.has_endpoint(name, "coordinator")
         self._core = _core.RunCoordinator(run.core, name)
         run.join(self)
 
@@ -325,6 +357,7 @@ class Gate:
         """Which of its receivers takes no part, and why: it cannot open then."""
         self._look_at = 0.0
         self._agent = agent
+        self._log = run.has_endpoint(engine, "gate")
         agent.close(False)  # receivers are told that it is closed as soon as there is a gate
         self._core = _core.RunGate(run.core, engine, list(receivers), fail_overdue=fail_overdue)
         self._closing = threading.Event()
@@ -364,7 +397,7 @@ class Gate:
             yield
         except BaseException as error:
             if not self._closing.is_set():
-                logger.error("%s: the gate stays as it is: %s", self.engine, error, exc_info=True)
+                self._log.exception("%s: the gate stays as it is: %s", self.engine, error)
                 self._core.close()  # the engine's receivers write to nothing without it
 
     def _tell_refusal(self) -> None:
@@ -378,7 +411,7 @@ class Gate:
             return
         self.refusal = refusal
         if refusal:
-            logger.error("%s stays closed: %s", self.engine, refusal)
+            self._log.error("%s stays closed: %s", self.engine, refusal)
         tell = getattr(self._agent, "refused", None)
         if tell is None:
             return
@@ -386,7 +419,7 @@ class Gate:
             tell(refusal)
         except Exception as error:
             if not self._closing.is_set():
-                logger.error("%s: requests go on waiting: %s", self.engine, error)
+                self._log.error("%s: requests go on waiting: %s", self.engine, error)
 
     def _do(self, opens: bool, label: str, fail_requests: bool) -> str | None:
         """What went wrong."""
@@ -398,7 +431,7 @@ class Gate:
         except Exception as error:
             what = str(error) or type(error).__name__
             if what != self._failure and not self._closing.is_set():
-                logger.error(
+                self._log.error(
                     "%s: the gate %s: %s",
                     self.engine,
                     "stays closed" if opens else "cannot be closed",
@@ -423,11 +456,15 @@ class Gate:
 
     def close(self) -> None:
         """Leaves the run."""
-        if self._closing.is_set():
-            return
+        if not self._closing.is_set():
+            self._begin_close()
+            self._end_close(time.monotonic() + _CLOSE_SECONDS)
+
+    def _begin_close(self) -> None:
         self._closing.set()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(_CLOSE_SECONDS)
+
+    def _end_close(self, until: float) -> None:
+        _join(self._thread, until)
         self._core.close()
 
 
@@ -456,6 +493,7 @@ class Receiver:
         self._after_apply = after_apply
         self._state = "waits for owners"
         self.failure: BaseException | None = None
+        self._log = run.has_endpoint(name, "receiver", _rank_of(name))
         self._core = _core.RunReceiver(run.core, name, engine)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._serve, name=f"dcr-{name}", daemon=True)
@@ -470,7 +508,7 @@ class Receiver:
         except BaseException as error:
             self.failure = error
             self._state = f"failed: {error}"
-            logger.error(
+            self._log.error(
                 "%s takes no part: %s", self.name, error, exc_info=not isinstance(error, Error)
             )
             self._refuse(str(error) or type(error).__name__)
@@ -481,7 +519,7 @@ class Receiver:
             self._core.refuse(why)
         except BaseException as error:
             if not self._closing.is_set():
-                logger.error("%s cannot say why it takes no part: %s", self.name, error)
+                self._log.error("%s cannot say why it takes no part: %s", self.name, error)
         self._leave()
 
     def _serve_owners(self) -> None:
@@ -510,13 +548,17 @@ class Receiver:
 
     def close(self) -> None:
         """Leaves the run."""
-        if self._closing.is_set():
-            return
+        if not self._closing.is_set():
+            self._begin_close()
+            self._end_close(time.monotonic() + _CLOSE_SECONDS)
+
+    def _begin_close(self) -> None:
         self._closing.set()
         with suppress(InvalidArgument):  # it has failed, and is closed
             self._core.stop()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(_CLOSE_SECONDS)
+
+    def _end_close(self, until: float) -> None:
+        _join(self._thread, until)
         self._leave()
 
     def _leave(self) -> None:

@@ -229,6 +229,8 @@ void bind_members(nb::module_& module) {
   nb::class_<PythonRunOwner> owner(module, "RunOwner", "A trainer rank's owner in a run.");
   owner.def(nb::init<PythonRun&, nb::handle>(), nb::arg("run"), nb::arg("owner"),
             nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>());
+  owner.def_prop_ro(
+      "name", [](const PythonRunOwner& self) { return self.core()->name(); }, "In the run.");
   owner.def("begin_refit", &PythonRunOwner::begin_refit, nb::arg("label"), nb::kw_only(),
             nb::arg("asynchronous") = false, "Begins a refit of the weights as they are.");
   owner.def("wait", &PythonRunOwner::wait, nb::arg("seconds"),

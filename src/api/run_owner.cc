@@ -26,6 +26,7 @@ OwnerWorkDone answer_of(OwnerWorkDone::Kind kind, std::uint64_t number, Status s
 
 constexpr std::uint64_t kLookAgainMs = 100;
 constexpr std::size_t kStatusesMax = 16;
+constexpr std::size_t kUnloadedNamesMax = 5;
 
 }  // namespace
 
@@ -46,6 +47,7 @@ struct RunOwner::State {
   OwnerEndpoint make_endpoint();
   void begin(const OwnerEffect& effect, const OwnerLoop::Post& post);
   void construct(const ConstructAndSend& work, const OwnerLoop::Post& post);
+  void report_unloaded(const std::vector<Need>& needs);
   void send_baseline(const SendBaseline& work, const OwnerLoop::Post& post);
   OwnerWorkDone carry_out(const OwnerEffect& effect);
   void finish(const RefitFinished& finished);
@@ -68,6 +70,7 @@ struct RunOwner::State {
   ObjectOwnerTransport restores;
   // That the baseline is of, by a commit of this run; of the worker's thread and make_endpoint's.
   std::atomic<std::uint64_t> committed_version{0};
+  std::vector<std::size_t> unloaded;  // tensors, as was reported last; of the worker's thread
   std::unique_ptr<Mailbox> mailbox;
   std::unique_ptr<OwnerLoop> loop;
   EventQueue<StatusReply> statuses;  // of whoever leads
@@ -179,6 +182,7 @@ void RunOwner::State::construct(const ConstructAndSend& work, const OwnerLoop::P
       const std::lock_guard<std::mutex> lock(mutex);
       if (interrupted) return {Code::kCancelled, member->name() + ": the refit was interrupted"};
     }
+    report_unloaded(attempt.needs);
     DCR_TRY(payloads.begin(number));
     context().points().before("bitdiff");
     DCR_ASSIGN(OwnerResult made, owner.prepare(attempt, sink, {stop.get(), {}}));
@@ -193,6 +197,28 @@ void RunOwner::State::construct(const ConstructAndSend& work, const OwnerLoop::P
   };
   done.status = carry();
   post(std::move(done));
+}
+
+// A tensor that every receiver's loader passes over would be missed by nobody: each of them covers
+// all that it has.
+void RunOwner::State::report_unloaded(const std::vector<Need>& needs) {
+  const std::vector<CanonicalTensor>& tensors = owner.tensors();
+  if (owner.rank() != 0) return;
+  std::vector<std::size_t> found;
+  for (std::size_t i = 0; i < needs.size() && i < tensors.size(); ++i) {
+    if (needs[i] == Need::kSkip) found.push_back(i);
+  }
+  if (found == unloaded) return;
+  unloaded = std::move(found);
+  if (unloaded.empty()) return;
+  std::string text = "no receiver's loader takes ";
+  for (std::size_t i = 0; i < unloaded.size() && i < kUnloadedNamesMax; ++i) {
+    text += (i == 0 ? "\"" : ", \"") + tensors[unloaded[i]].name + "\"";
+  }
+  if (unloaded.size() > kUnloadedNamesMax) {
+    text += " and " + std::to_string(unloaded.size() - kUnloadedNamesMax) + " more";
+  }
+  member->report(text + ": is that meant?");
 }
 
 void RunOwner::State::send_baseline(const SendBaseline& work, const OwnerLoop::Post& post) {
@@ -307,6 +333,8 @@ Result<std::unique_ptr<RunOwner>> RunOwner::join(RunSession& run, EmbeddedOwner&
   DCR_TRY(state->start());
   return std::make_unique<RunOwner>(std::move(state));
 }
+
+const std::string& RunOwner::name() const { return state_->member->name(); }
 
 Status RunOwner::begin_refit(const std::string& label, bool asynchronous) {
   DCR_TRY(check_label(label));

@@ -1,7 +1,6 @@
 """An owner inside a trainer rank that takes part in a run."""
 
 import json
-import logging
 import os
 import time
 from collections.abc import Iterator
@@ -19,8 +18,6 @@ from dcr.torch.owner import Exchange, declare, ranks_of, watch_steps
 from dcr.torch.source import CanonicalDtype, SourceModel
 
 __all__ = ["Owner", "RefitHandle", "RefitResult"]
-
-logger = logging.getLogger("dcr")
 
 _WAIT_SECONDS = 0.1
 _SLOW_SECONDS = 10.0
@@ -180,6 +177,7 @@ class Owner:
         self._run.join(self)
         with self._together("cannot take part in the run"):
             self._joined = _core.RunOwner(self._run.core, self._core)
+            self._log = self._run.has_endpoint(self._joined.name, "owner", rank)
 
     def __reduce__(self) -> Any:
         raise TypeError("Owner cannot be pickled or copied: it belongs to the process that made it")
@@ -340,7 +338,7 @@ class Owner:
         if waits_for == self._told:
             return
         self._told = waits_for
-        logger.warning(
+        self._log.warning(
             "the refit is still open after %d s: %s (dcr status %s says more)",
             waited,
             waits_for,
