@@ -10,12 +10,24 @@ for preset in "$@"; do
     echo "== python: build"
     tools/python.sh
     echo "== python: test"
-    # Those of runs wait for their processes most of the time: they go beside the others.
+    # Those of runs and of engines wait for their processes most of the time: they go beside the
+    # others.
     failed=0
-    build/venv/bin/python -m pytest -q -rs python/tests/test_run*.py >build/pytest-runs.log 2>&1 &
-    build/venv/bin/python -m pytest -q -rs --ignore-glob='*/test_run*.py' || failed=1
-    wait $! || failed=1
+    pytest() { build/venv/bin/python -m pytest -q -rs "$@"; }
+    pytest python/tests/test_run*.py >build/pytest-runs.log 2>&1 &
+    runs=$!
+    pytest python/tests/test_vllm*.py python/tests/test_training*.py \
+      >build/pytest-engines.log 2>&1 &
+    engines=$!
+    others=()
+    for pattern in test_run test_vllm test_training; do
+      others+=("--ignore-glob=*/$pattern*.py")
+    done
+    pytest "${others[@]}" || failed=1
+    wait $runs || failed=1
     cat build/pytest-runs.log
+    wait $engines || failed=1
+    cat build/pytest-engines.log
     [ $failed -eq 0 ]
     continue
   fi

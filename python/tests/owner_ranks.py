@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,7 +20,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 import dcr
-from dcr.torch import ModelOwner
+from dcr.torch import GroupExchange, ModelOwner
 from dcr.torch.conversion import Export
 from dcr.torch.source import local_tensor, source_shards, state_tensors
 from owner_checks import State, check_transitions
@@ -45,9 +46,9 @@ def make_odd() -> Odd:
     return Odd()
 
 
-def gather(payloads: list[bytes]) -> list[list[bytes]]:
-    gathered: list[list[bytes]] = [[] for _ in range(dist.get_world_size())]
-    dist.all_gather_object(gathered, payloads)
+def gather(payloads: list[bytes], group: Any = None) -> list[list[bytes]]:
+    gathered: list[list[bytes]] = [[] for _ in range(dist.get_world_size(group))]
+    dist.all_gather_object(gathered, payloads, group=group)
     return gathered
 
 
@@ -77,7 +78,9 @@ def both(model: torch.nn.Module, mesh: DeviceMesh) -> torch.nn.Module:
     return shard_layers(tensor_parallel(model, mesh["tp"]), mesh["dp"])
 
 
-def check_model(make: Callable[[], torch.nn.Module], wrap: Wrap, where: str) -> None:
+def check_model(
+    make: Callable[[], torch.nn.Module], wrap: Wrap, where: str, group: Any = None
+) -> None:
     """A sharded model against the same model whole."""
     reference = make()
     model = wrap(make())
@@ -96,15 +99,41 @@ def check_model(make: Callable[[], torch.nn.Module], wrap: Wrap, where: str) -> 
         with tempfile.TemporaryDirectory() as directory:
             return saved(reference, Path(directory))
 
-    owner = ModelOwner(model, threads=1)
+    exchange = None if group is None else GroupExchange(group)
+    owner = ModelOwner(model, threads=1, exchange=exchange)
     sizes = [owner.sizes.source_elements]
-    total: list[list[int]] = [[] for _ in range(dist.get_world_size())]
-    dist.all_gather_object(total, sizes)
+    total: list[list[int]] = [[] for _ in range(dist.get_world_size(group))]
+    dist.all_gather_object(total, sizes, group=group)
     assert sum(one for of in total for one in of) == sum(one.numel() for one in whole.values())
     check_transitions(
-        owner, gather, step=step, saved=save, judge=dist.get_rank() == 0, where=where
+        owner,
+        partial(gather, group=group),
+        step=step,
+        saved=save,
+        judge=dist.get_rank(group) == 0,
+        where=where,
     )
     owner.close()
+
+
+def check_group(ranks: list[int]) -> None:
+    """A trainer that is a group of torch.distributed's ranks; the others know nothing of it."""
+    mesh = DeviceMesh("cpu", ranks)  # of which all ranks make the groups
+    if dist.get_rank() in ranks:
+        where = f"ranks {ranks}"
+        check_model(make_odd, lambda model: shard_layers(model, mesh), where, mesh.get_group())
+
+
+def check_fsdp1() -> None:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    model = FullyShardedDataParallel(make_odd().float(), device_id=torch.device("cpu"))
+    try:
+        ModelOwner(model)
+    except dcr.errors.Unsupported as error:
+        assert "FullyShardedDataParallel (FSDP1)" in str(error), error
+    else:
+        raise AssertionError("FSDP1 was not refused")
 
 
 def whole_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -216,9 +245,11 @@ def cases(world: int) -> Iterator[tuple[str, Callable[[], None]]]:
     if world == 2:
         wraps["TP"] = lambda model: tensor_parallel(model, flat)
         wraps["DDP"] = torch.nn.parallel.DistributedDataParallel
+        yield "FSDP1", check_fsdp1
     else:
         square = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
         yield "arithmetic, two dimensions", partial(check_arithmetic, square)
+        yield "a group of ranks", partial(check_group, [1, 3])
         wraps["HSDP"] = lambda model: shard_layers(model, square)
         wraps["FSDP2 and TP"] = lambda model: both(model, square)
     for wrapped, wrap in wraps.items():

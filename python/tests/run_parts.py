@@ -1,5 +1,6 @@
 """Parts of a run for its tests: models, engines of one rank, here and in their own processes."""
 
+import ctypes
 import hashlib
 import os
 import signal
@@ -7,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -93,8 +94,8 @@ class Engine:
         self.receiver.close()
 
 
-def processes(directory: Path, name: str) -> list[int]:
-    """Those of the run that have this name, by their command lines."""
+def processes(directory: Path, name: str = "") -> list[int]:
+    """Those of the run, or that have this name, by their command lines."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -103,7 +104,7 @@ def processes(directory: Path, name: str) -> list[int]:
             words = (entry / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if str(directory).encode() in words and name.encode() in words:
+        if str(directory).encode() in words and (not name or name.encode() in words):
             found.append(int(entry.name))
     return found
 
@@ -119,8 +120,8 @@ def run_directory(path: Path) -> Iterator[Path]:
         raise
     finally:
         dcr.run.Run(path).close()
-        for name in ("coordinator-0", "coordinator-1", "node-0"):
-            for process in processes(path, name):
+        for process in processes(path):
+            with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
 
 
@@ -176,6 +177,23 @@ def serve(directory: str, name: str) -> None:
     signal.sigwait([signal.SIGTERM])
 
 
+def train_without_the_gil(directory: str) -> None:
+    """A trainer whose second refit begins just before the GIL is held for good."""
+    import dcr.torch
+
+    model = Net(2)
+    owner = dcr.torch.Owner(model, run=directory)
+    owner.refit("a")
+    step(model, 1)
+    print(digest(model), flush=True)
+    owner.refit("b", wait=False)
+    ctypes.PyDLL(None).sleep(600)  # a call that does not let it go
+    print("let go", flush=True)
+
+
 if __name__ == "__main__":
+    if len(sys.argv) == 2:
+        train_without_the_gil(sys.argv[1])
+        sys.exit()
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     serve(sys.argv[1], sys.argv[2])

@@ -12,8 +12,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from dcr import errors
 from dcr.run import Run
-from dcr.torch import Owner, RefitResult
+from dcr.torch import GroupExchange, Owner, RefitResult
+from interrupts import interrupted_after
 from run_parts import Net, digest, step, wait_until
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
@@ -122,6 +124,21 @@ def actor(calls: Connection, rank: int, world: int, store: str) -> None:
             calls.send(error)
 
 
+def interrupted_exchange(rank: int, store: str, calls: Connection) -> None:
+    """Rank 0's first exchange is interrupted before rank 1 comes to it; what follows is as if it
+    had not been."""
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    exchange = GroupExchange()
+    first = None
+    if rank == 0:
+        calls.send(interrupted_after(0.3, lambda: exchange(b"first 0")))
+    else:
+        calls.recv()
+        first = exchange(b"first 1")
+    calls.send((first, exchange(f"second {rank}".encode())))
+    dist.destroy_process_group()
+
+
 def replica(to_others: list[Connection], answers: Connection, directory: str, rank: int) -> None:
     """A rank with a whole model, without torch.distributed: ranks talk through pipes."""
 
@@ -132,12 +149,23 @@ def replica(to_others: list[Connection], answers: Connection, directory: str, ra
         return of_others[:rank] + [mine] + of_others[rank:]
 
     model = Net(4)
-    owner = Owner(model, run=directory, exchange=exchange, rank=rank, ranks=len(to_others) + 1)
+    ranks = len(to_others) + 1
+    owner = Owner(
+        model, run=directory, exchange=exchange, rank=rank, ranks=ranks, check_replicas_every=3
+    )
     owned = owner.sizes.source_elements
     for number in range(2):
         if number:
             step(model, number)
         answers.send((owner.refit(number), owned, digest(model)))
+    with torch.no_grad():
+        model.second.weight[0, rank] += 1  # another one on each
+    try:
+        owner.refit("the third, at which they are compared")
+    except errors.Mismatch as error:
+        answers.send(str(error))
+    else:
+        answers.send("no difference was found")
     owner.close()
 
 

@@ -90,7 +90,7 @@ class Run:
             if after_apply is not None:
                 after_apply()
 
-        facts = {"engine": engine, "never_loaded": list(never_loaded), "pid": os.getpid()}
+        facts = {"engine": engine, "never_loaded": list(never_loaded), "base": base}
         commands = {"load": load, "prewarm": before_prewarm}
         return Receiver(addressed(self._path, name), commands, facts)
 

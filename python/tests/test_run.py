@@ -20,6 +20,7 @@ import safetensors.torch
 import dcr.run
 import dcr.torch
 from dcr import errors
+import run_parts
 from interrupts import interrupted_after
 from run_parts import (
     Engine,
@@ -119,6 +120,57 @@ def test_a_handle_and_optimizers(directory: Path) -> None:
     assert owner.refit("b").version == 2
     engine.wait_for("b")
     assert digest(engine.model) == digest(model)
+
+
+def test_weights_that_change_under_an_open_refit(directory: Path) -> None:
+    """What was sent is committed; the owner's next refit sends everything."""
+    applied, go_on = threading.Event(), threading.Event()
+
+    def after_apply() -> None:
+        applied.set()
+        assert go_on.wait(60)
+
+    run = dcr.run.Run(directory)
+    serving, model, agent = Net(1), Net(2), LabelAgent()
+    run.gate("e", receivers=["e.0"], agent=agent)
+    run.receiver("e.0", engine="e", model=serving, after_apply=after_apply)
+    owner = dcr.torch.Owner(model, run=directory)
+    go_on.set()
+    owner.refit("a")
+    go_on.clear()
+    applied.clear()
+    step(model, 1)
+    sent = digest(model)
+    handle = owner.refit("b", wait=False)
+    assert applied.wait(60)
+    with torch.no_grad():
+        model.second.weight[3, 4] += 1
+    go_on.set()
+    result = handle.result()
+    assert (result.version, result.mode, result.without_baseline) == (2, "mixed", ("owner-0",))
+    wait_until(lambda: agent.label == "b")
+    assert digest(serving) == sent != digest(model)
+    result = owner.refit("c")
+    assert (result.version, result.mode, result.without_baseline) == (3, "dense", ())
+    wait_until(lambda: agent.label == "c")
+    assert digest(serving) == digest(model)
+
+
+def test_no_data_thread_of_an_owner_takes_the_gil(directory: Path) -> None:
+    """Weights are compared, compressed, sent and committed while a call holds the GIL."""
+    engine = Engine(dcr.run.Run(directory), "engine", Net(1))
+    trainer = subprocess.Popen(
+        [sys.executable, run_parts.__file__, str(directory)], stdout=subprocess.PIPE, text=True
+    )
+    assert trainer.stdout is not None
+    try:
+        engine.wait_for("b")
+        wanted = trainer.stdout.readline().strip()
+        assert digest(engine.model) == wanted
+    finally:
+        trainer.kill()
+        assert trainer.stdout.read() == ""  # it was held to its end
+        trainer.wait()
 
 
 def test_ctrl_c_ends_a_refit(directory: Path) -> None:
@@ -292,6 +344,38 @@ class Damaged:
         if self.on:
             with torch.no_grad():
                 self.model.second.weight[3, 4] += 1
+
+
+def test_what_no_loader_takes_is_said(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, with role and rank of who says it."""
+    serving, agent = torch.nn.Linear(64, 33, bias=False), LabelAgent()
+    run = dcr.run.Run(directory)
+    run.gate("e", receivers=["e.0"], agent=agent)
+
+    def load_weights(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        for name, tensor in weights:
+            if name == "second.weight":
+                serving.weight.data.copy_(tensor)
+
+    receiver = run.receiver("e.0", engine="e", model=serving, load_weights=load_weights)
+    model = Net(2)
+    owner = dcr.torch.Owner(model, run=directory)
+    for number in range(2):
+        step(model, number)
+        owner.refit(number)
+        wait_until(lambda number=number: agent.label == str(number), receiver.status)
+        held, wanted = (one.weight.view(torch.int32) for one in (serving, model.second))
+        assert torch.equal(held, wanted)
+    run.close()
+    said = [one for one in caplog.records if "no receiver's loader takes" in one.getMessage()]
+    (record,) = said
+    assert record.getMessage() == (
+        'owner-0: no receiver\'s loader takes "first.bias", "first.weight", "steps": '
+        "is that meant?"
+    )
+    assert (record.dcr_endpoint, record.dcr_role, record.dcr_rank) == ("owner-0", "owner", 0)
 
 
 def test_what_comes_first_is_audited(directory: Path) -> None:

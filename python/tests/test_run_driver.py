@@ -3,7 +3,7 @@
 import pickle
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,20 +13,23 @@ torch = pytest.importorskip("torch", reason="needs torch")
 import dcr.run
 import dcr.torch
 from dcr import errors
-from run_parts import Engine, LabelAgent, Net, digest, run_directory, step
+from run_parts import (
+    Engine,
+    EngineProcess,
+    LabelAgent,
+    Net,
+    digest,
+    processes,
+    run_directory,
+    step,
+    wait_until,
+)
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
     with run_directory(tmp_path / "run") as path:
         yield path
-
-
-def wait_until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_how_a_run_stands(directory: Path) -> None:
@@ -62,6 +65,23 @@ def test_how_a_run_stands(directory: Path) -> None:
         one.close()
     with pytest.raises(errors.InvalidArgument, match="the operator is closed"):
         operator.look(1.0)
+
+
+def test_its_processes_outlive_who_started_them(directory: Path) -> None:
+    """They end when there has been no member for a time."""
+    names = ("coordinator-0", "coordinator-1", "node-0")
+
+    def found() -> list[list[int]]:
+        return [processes(directory, name) for name in names]
+
+    starter = EngineProcess(directory, "engine")
+    wait_until(lambda: all(len(of) == 1 for of in found()), found)
+    there = found()
+    starter.process.kill()
+    starter.process.wait()
+    time.sleep(1)
+    assert found() == there
+    wait_until(lambda: found() == [[], [], []], found)
 
 
 def test_a_driver_ends_a_transition(directory: Path) -> None:

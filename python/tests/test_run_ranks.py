@@ -127,13 +127,39 @@ def test_one_rank_is_interrupted(directory: Path, tmp_path: Path) -> None:
         call("close")
 
 
+def test_an_exchange_is_interrupted(tmp_path: Path) -> None:
+    """Ctrl-C is seen while other ranks are waited for, and puts no rank out of step."""
+    ranks = []
+    for rank in range(2):
+        ours, theirs = FORKSERVER.Pipe()
+        process = FORKSERVER.Process(
+            target=run_ranks.interrupted_exchange,
+            args=(rank, str(tmp_path / "store"), theirs),
+            daemon=True,
+        )
+        process.start()
+        ranks.append((ours, process))
+    (first, _), (second, _) = ranks
+    assert first.poll(240), "Ctrl-C was not seen while the other rank was waited for"
+    assert first.recv() < 5
+    second.send("go on")
+    both = [b"second 0", b"second 1"]
+    assert first.poll(60) and second.poll(60), "the ranks are out of step"
+    assert first.recv() == (None, both)
+    assert second.recv() == ([b"first 0", b"first 1"], both)
+    for _, process in ranks:
+        ends(process)
+
+
 def test_replicas_without_torch_distributed(directory: Path, engine: Engine) -> None:
     between = FORKSERVER.Pipe()
     ranks = []
     for rank in range(2):
         ours, theirs = FORKSERVER.Pipe(duplex=False)
         process = FORKSERVER.Process(
-            target=run_ranks.replica, args=([between[rank]], theirs, str(directory), rank)
+            target=run_ranks.replica,
+            args=([between[rank]], theirs, str(directory), rank),
+            daemon=True,
         )
         process.start()
         ranks.append((ours, process))
@@ -145,5 +171,7 @@ def test_replicas_without_torch_distributed(directory: Path, engine: Engine) -> 
         if version == 2:
             engine.wait_for("1")
             assert digest(engine.model) == bits
+    first, second = (ours.recv() for ours, _ in ranks)
+    assert first == second and '"second.weight" differ: rank 0 and rank 1' in first, first
     for _, process in ranks:
         ends(process)

@@ -204,6 +204,7 @@ def scripted(run: Path, models: list[Path]) -> None:
     asyncio.run(check())
 
 
+@pytest.mark.long
 def test_ranks_are_one_engine(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()

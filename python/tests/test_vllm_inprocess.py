@@ -89,7 +89,9 @@ def check_start(llm: Any, run: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         dcr.vllm.sync(llm)
     assert tell(run, "gate-engine", "facts")["receivers"] == ["engine.0"]
-    assert tell(run, "engine.0", "facts")["never_loaded"] == ["*._?_scale", "*._prob_scale"]
+    facts = tell(run, "engine.0", "facts")
+    assert facts["never_loaded"] == ["*._?_scale", "*._prob_scale"]
+    assert facts["base"] == str(run / "seed0")  # it is audited against what it was loaded from
 
 
 def check_flight(llm: Any, run: Path, models: list[Path]) -> None:
@@ -163,6 +165,21 @@ def waiting(run: Path, model: Path) -> None:
     assert output.finished and output.outputs[0].finish_reason == "abort"
 
 
+def aborting(run: Path, model: Path) -> None:
+    """An engine whose requests fail when a refit comes."""
+    llm = in_process(model, run, live_weights=True, pause="abort")
+    opened(llm, run, "v0")
+    engine = llm.llm_engine
+    engine.add_request("running", {"prompt_token_ids": SHORT}, sampling(6))
+    engine.step()
+    closed(llm, run)
+    (output,) = engine.step()
+    assert output.finished and output.outputs[0].finish_reason == "abort"
+    assert spans(output) == [("v0", 0, 1)]
+    opened(llm, run, "v1")
+    assert spans(generate(llm, SHORT, 2)) == [("v1", 0, 2)]
+
+
 def check_abort(llm: Any, run: Path) -> None:
     """A gate that has to fail requests; and one whose caches can't be reset."""
     engine = llm.llm_engine
@@ -174,15 +191,20 @@ def check_abort(llm: Any, run: Path) -> None:
     assert output.finished and output.outputs[0].finish_reason == "abort"
     assert spans(output) == [("v3", 0, 3)]
     core = engine.engine_core.engine_core
-    reset, core.reset_encoder_cache = core.reset_encoder_cache, lambda: 1 / 0
-    with pytest.raises(RuntimeError, match="the encoder cache could not be reset: division by"):
-        opened(llm, run, "v4")
-    assert refused(generate, llm, SHORT, 1).startswith("InvalidArgument")
-    core.reset_encoder_cache = reset
-    reset, core.reset_prefix_cache = core.reset_prefix_cache, lambda **_: False
-    with pytest.raises(RuntimeError, match="the prefix cache could not be reset: it is in use"):
-        opened(llm, run, "v4")
-    core.reset_prefix_cache = reset
+    reset = core.reset_prefix_cache
+    without_connector = lambda **asked: "reset_connector" not in asked and reset(**asked)
+    for cache, method, does, said in (
+        ("encoder", "reset_encoder_cache", lambda: 1 / 0, "division by zero"),
+        ("multimodal", "reset_mm_cache", lambda: False, "it is in use"),
+        ("prefix", "reset_prefix_cache", lambda **_: False, "it is in use"),
+        ("KV connector", "reset_prefix_cache", without_connector, "it is in use"),
+    ):
+        resets = getattr(core, method)
+        setattr(core, method, does)
+        with pytest.raises(RuntimeError, match=f"the {cache} cache could not be reset: {said}"):
+            opened(llm, run, "v4")
+        assert refused(generate, llm, SHORT, 1).startswith("InvalidArgument")
+        setattr(core, method, resets)
     opened(llm, run, "v4")
     assert spans(generate(llm, SHORT, 2)) == [("v4", 0, 2)]
 
@@ -229,6 +251,11 @@ def test_engine_answers_with_the_weights_that_it_says(tmp_path: Path) -> None:
     assert found["v0"]["long"] == expected[0]["long"]
     assert found["v1"] == expected[1]  # the long prompt's blocks were cached under v0
     assert found["v2"] == expected[0]
+
+
+def test_requests_fail_for_a_refit(tmp_path: Path) -> None:
+    (model,) = make_model(tmp_path, 1)
+    Child(aborting, tmp_path, model).result()
 
 
 def test_requests_finish_before_a_refit(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """vLLM's plugin where another backend is used, and what the backend `dcr` refuses by name."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,13 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from vllm_engines import VALUES, needs_vllm
+from vllm_engines import VALUES, Child, execute, needs_vllm
 
 needs_vllm()
 
 import dcr  # noqa: E402
 import torch  # noqa: E402
-from dcr.vllm import plugin  # noqa: E402
+from dcr.vllm import gate, plugin  # noqa: E402
 from dcr.vllm.backend import DcrWeightTransferEngine  # noqa: E402
 from dcr.vllm.settings import Settings  # noqa: E402
 
@@ -26,7 +25,6 @@ before = set(sys.modules)
 register = load_plugins_by_group("vllm.general_plugins")["dcr"]
 assert {one for one in set(sys.modules) - before if one.startswith("dcr")} <= {
     "dcr", "dcr.errors", "dcr.vllm", "dcr.vllm.plugin"}, sys.modules
-assert "torch" in before or "torch" not in sys.modules
 register()
 import vllm.v1.engine.core as core
 wrapped = core.EngineCoreProc.run_busy_loop
@@ -55,12 +53,16 @@ assert dcr.format_version is not None and "dcr._core" in sys.modules
 """
 
 
-def test_other_backends_are_left_alone() -> None:
-    environment = {**os.environ, "VLLM_LOGGING_LEVEL": "ERROR"}
-    ran = subprocess.run(
-        [sys.executable, "-c", HARMLESS], capture_output=True, text=True, env=environment
+def test_the_plugin_imports_neither_torch_nor_the_core() -> None:
+    code = (
+        "import sys, dcr.vllm.plugin\n"
+        "assert not {'torch', 'numpy', 'vllm', 'dcr._core'} & set(sys.modules)"
     )
-    assert ran.returncode == 0, ran.stderr
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_other_backends_are_left_alone() -> None:
+    Child(execute, HARMLESS, SCRIPTED="0").result()
 
 
 @pytest.fixture(scope="module")
@@ -197,8 +199,30 @@ def test_another_vllm_is_refused(config: Any, monkeypatch: pytest.MonkeyPatch) -
         made(config)
     assert str(raised.value) == (
         f"vLLM {__version__} has no vllm.v1.engine.core.EngineCoreProc.run_forever, which DCR "
-        "wraps; 0.32 has"
+        "wraps or needs; 0.32 has"
     )
+
+
+@pytest.mark.parametrize(
+    ("where", "name"),
+    [
+        ("", "reset_mm_cache"),
+        ("", "input_queue"),
+        ("scheduler", "set_pause_state"),
+        ("model_executor", "is_sleeping"),
+    ],
+)
+def test_an_engine_that_lacks_something_is_refused(where: str, name: str) -> None:
+    def having(*names: str) -> SimpleNamespace:
+        return SimpleNamespace(**dict.fromkeys(names))
+
+    core = having(*gate._TAKES, *gate.EngineGate.takes)
+    core.scheduler = having("pause_state", "set_pause_state", "finish_requests")
+    core.model_executor = having("sleep", "is_sleeping")
+    gate.EngineGate.check(core)
+    delattr(getattr(core, where) if where else core, name)
+    with pytest.raises(dcr.errors.Unsupported, match=f"has no types.SimpleNamespace.{name}, which"):
+        gate.EngineGate.check(core)
 
 
 def test_vllms_own_calls_for_weights_are_refused(config: Any) -> None:

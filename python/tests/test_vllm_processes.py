@@ -205,6 +205,10 @@ def parts(run: Path, models: list[Path], gates: list[str], **parallel: int) -> N
     asyncio.run(check())
 
 
+def tensor_ranks(run: Path, models: list[Path]) -> None:
+    parts(run, models, ["engine"], tensor_parallel_size=2)
+
+
 def stages(run: Path, models: list[Path]) -> None:
     parts(run, models, ["engine"], pipeline_parallel_size=2)
 
@@ -213,10 +217,16 @@ def dense_ranks(run: Path, models: list[Path]) -> None:
     parts(run, models, ["engine", "engine-dp1"], data_parallel_size=2)
 
 
+def test_tensor_parallel_ranks_are_one_engine(tmp_path: Path) -> None:
+    Child(tensor_ranks, tmp_path, make_model(tmp_path, 2)).result()
+
+
+@pytest.mark.long
 def test_pipeline_stages_are_one_engine(tmp_path: Path) -> None:
     Child(stages, tmp_path, make_model(tmp_path, 2)).result()
 
 
+@pytest.mark.long
 def test_dense_data_parallel_ranks_are_engines(tmp_path: Path) -> None:
     Child(dense_ranks, tmp_path, make_model(tmp_path, 2)).result()
 

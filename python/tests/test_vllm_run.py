@@ -285,7 +285,7 @@ def test_data_parallel_ranks_of_experts(run: Path, tmp_path: Path) -> None:
     assert early == found[0][0][1] and found[0] != found[1]
 
 
-@pytest.mark.parametrize("overdue", ["abort", "wait"])
+@pytest.mark.parametrize("overdue", ["abort", pytest.param("wait", marks=pytest.mark.long)])
 def test_requests_that_do_not_drain(run: Path, tmp_path: Path, overdue: str) -> None:
     run.mkdir(mode=0o700)
     drain_ms = 2000 if overdue == "abort" else 300
