@@ -46,9 +46,7 @@ if [ $# -eq 0 ]; then
   tidy build/lint \
     '-checks=-bugprone-suspicious-include,-performance-*,performance-move-const-arg' "$tests"
   # The bindings, as the package's build compiles them.
-  for build in build/python/*/; do
-    tidy "$build" '/python/src/[^/]*\.cc$'
-  done
+  tidy build/release '/python/src/[^/]*\.cc$'
 else
   tidy build/lint "$@"
 fi

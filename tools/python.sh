@@ -24,8 +24,9 @@ case "${1:-}" in
     else
       uv pip install --no-deps -r "$requirements/lock.txt"
     fi
-    # The build folder is kept: the second time compiles what changed.
-    uv pip install --no-deps --no-build-isolation --reinstall-package dcr-refit .
+    # In the folder of the release build, whose libraries are the same: nothing is compiled twice.
+    uv pip install --no-deps --no-build-isolation --reinstall-package dcr-refit \
+      --config-setting build-dir=build/release --config-setting cmake.define.DCR_DEVELOPER_MODE=ON .
     ;;
   lock)
     scratch=$(mktemp -d)
