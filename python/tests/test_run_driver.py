@@ -1,6 +1,8 @@
 """What a driver does with a run: sees how it stands, ends transitions, has engines restore."""
 
 import pickle
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -65,6 +67,21 @@ def test_how_a_run_stands(directory: Path) -> None:
         one.close()
     with pytest.raises(errors.InvalidArgument, match="the operator is closed"):
         operator.look(1.0)
+
+
+def test_refit_time() -> None:
+    """The program that measures refits, at a size that takes moments."""
+    tool = Path(__file__).resolve().parents[2] / "tools" / "refit_time.py"
+    ran = subprocess.run(
+        [sys.executable, tool, "--layers", "2", "--size", "64", "--refits", "2"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    lines = sorted(line.partition(":")[0] for line in ran.stdout.splitlines())
+    assert lines == [f"rank {rank} refit {number}" for rank in range(2) for number in range(2)]
 
 
 def test_its_processes_outlive_who_started_them(directory: Path) -> None:
