@@ -175,6 +175,7 @@ void OwnerEndpoint::Machine::call_control() {
 // Nothing that it sent counts any more, except what is committed already: this incarnation is bound
 // by no later attempt, so the outcome of its refit is final.
 void OwnerEndpoint::Machine::end_barred() {
+  begin_stop();  // whatever the read below takes: wake_at() says that it is due
   if (!final_) {
     if (final_called_ || now_ < final_at_) return;
     final_called_ = true;

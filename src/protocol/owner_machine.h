@@ -116,6 +116,7 @@ class OwnerEndpoint::Machine {
   // ---- owner_work.cc
   void on_message(const Endpoint& from, const RestoreRequest& message);
   void on_message(const Endpoint& from, const BaseDigestsRequest& message);
+  void begin_stop();
   void begin_work();
   std::uint64_t last_over() const;
   bool begin_removal();

@@ -443,6 +443,28 @@ TEST_F(OwnerEndpointTest, EndsWhenItIsBarred) {
   EXPECT_EQ(owner->machine.status().state, "ended");
 }
 
+// What is to be stopped is, while the read that decides what became of the refit takes its time.
+TEST_F(OwnerEndpointTest, StopsWhileItAsksWhatBecameOfItsRefit) {
+  constexpr std::uint64_t kFinalRead = ~std::uint64_t{0};
+  call_refit();
+  const Prepare message = prepare();
+  owner->receive(world.leader, message);
+  owner->take_work<ConstructAndSend>();
+  ASSERT_TRUE(world.control.mark_obsolete(1).ok());
+  owner->receive(world.leader, StopAndWait{1});
+  EXPECT_EQ(owner->take_work<StopSending>().attempt, 1U);
+  ASSERT_TRUE(world.control.bar(world.token, {message.owners[0].endpoint}).ok());
+  owner->unanswered = kFinalRead;
+  owner->pass(1000);
+  EXPECT_TRUE(owner->work.empty());
+  owner->step(done_of(Kind::kStopSending, 1, {Code::kIo, "busy"}));
+  owner->pass(200);
+  EXPECT_EQ(owner->take_work<StopSending>().attempt, 1U);
+  owner->step(done_of(Kind::kStopSending, 1));
+  EXPECT_EQ(owner->machine.wake_at(), kNever);
+  EXPECT_TRUE(owner->work.empty());
+}
+
 // The commit came first: this refit's baseline is kept for the next life.
 TEST_F(OwnerEndpointTest, UpdatesTheBaselineBeforeItEnds) {
   call_refit();

@@ -27,12 +27,15 @@ void OwnerEndpoint::Machine::run(Kind kind, std::uint64_t number, OwnerEffect ef
   emit(std::move(effect));
 }
 
+void OwnerEndpoint::Machine::begin_stop() {
+  if (stop_next_ == 0 || stopping_ != 0 || now_ < stop_at_) return;
+  stopping_ = std::exchange(stop_next_, 0);
+  emit(StopSending{stopping_});
+}
+
 // What the trainer and the coordinator wait for comes before what receivers ask for.
 void OwnerEndpoint::Machine::begin_work() {
-  if (stop_next_ != 0 && stopping_ == 0 && now_ >= stop_at_) {
-    stopping_ = std::exchange(stop_next_, 0);
-    emit(StopSending{stopping_});
-  }
+  begin_stop();
   if (running_ || stopping_ != 0 || stop_next_ != 0) return;
   if (update_due()) {
     updating_ = committed();

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <deque>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -75,6 +76,7 @@ class TestDriver {
       }
     }
     for (const CallControl& call : calls) {
+      if (call.call == unanswered) continue;
       if (control_silent) {
         step(ControlAnswered{call.call, {Status(Code::kUnavailable, "silent"), {}}});
       } else {
@@ -126,6 +128,7 @@ class TestDriver {
   std::vector<SendMessage> messages;
   std::deque<Effect> work;  // every effect but messages, calls and notes
   bool control_silent = false;
+  std::optional<std::uint64_t> unanswered;  // a call on which nothing comes back
 
  private:
   ControlPlane& control_;
