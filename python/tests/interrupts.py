@@ -9,14 +9,22 @@ from collections.abc import Callable
 import pytest
 
 
-def interrupted_after(seconds: float, call: Callable[[], object]) -> float:
-    """Seconds from SIGINT to KeyboardInterrupt.
+_BEGIN_SECONDS = 60.0
+
+
+def interrupted_after(
+    seconds: float, call: Callable[[], object], begun: Callable[[], object] = lambda: True
+) -> float:
+    """Seconds from SIGINT to KeyboardInterrupt. It is sent once the call has begun.
 
     Whatever starts the tests may ignore SIGINT, as shells do for what runs in the background.
     """
     sent = []
 
     def send() -> None:
+        until = time.monotonic() + _BEGIN_SECONDS
+        while not begun() and time.monotonic() < until:
+            time.sleep(0.001)
         sent.append(time.monotonic())
         os.kill(os.getpid(), signal.SIGINT)
 

@@ -40,11 +40,10 @@ def test_ctrl_c_ends_a_call_at_once(tmp_path: Path) -> None:
     }
     for name, call in calls.items():
         seen.clear()
-        latency = interrupted_after(0.3, call)
+        latency = interrupted_after(0.3, call, lambda: seen)
         print(f"{name}: {latency * 1000:.0f} ms")
-        # Far from its end, however slow the machine is: it may not have begun.
-        for report in seen[-1:]:
-            assert report.stage == name and report.bytes_done < report.bytes_total / 4
+        # Far from its end, however slow the machine is.
+        assert seen[-1].stage == name and seen[-1].bytes_done < seen[-1].bytes_total / 4
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert list(tmp_path.iterdir()) == []
     assert dcr.verify({"a": state["tensor.0000"][:9]}, {"a": np.zeros(9, np.uint8)}).differing == 0
