@@ -119,6 +119,7 @@ void OwnerEndpoint::Machine::advance() {
   if (join_asked_) {
     form_candidate();
     look_at_commit();
+    begin_stop();
     if (session_.barred()) {
       end_barred();
     } else {
@@ -175,7 +176,6 @@ void OwnerEndpoint::Machine::call_control() {
 // Nothing that it sent counts any more, except what is committed already: this incarnation is bound
 // by no later attempt, so the outcome of its refit is final.
 void OwnerEndpoint::Machine::end_barred() {
-  begin_stop();  // whatever the read below takes: wake_at() says that it is due
   if (!final_) {
     if (final_called_ || now_ < final_at_) return;
     final_called_ = true;

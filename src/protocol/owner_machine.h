@@ -116,7 +116,7 @@ class OwnerEndpoint::Machine {
   // ---- owner_work.cc
   void on_message(const Endpoint& from, const RestoreRequest& message);
   void on_message(const Endpoint& from, const BaseDigestsRequest& message);
-  void begin_stop();
+  void begin_stop();  // if one is due, whatever else there is to do
   void begin_work();
   std::uint64_t last_over() const;
   bool begin_removal();

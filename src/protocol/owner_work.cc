@@ -35,7 +35,6 @@ void OwnerEndpoint::Machine::begin_stop() {
 
 // What the trainer and the coordinator wait for comes before what receivers ask for.
 void OwnerEndpoint::Machine::begin_work() {
-  begin_stop();
   if (running_ || stopping_ != 0 || stop_next_ != 0) return;
   if (update_due()) {
     updating_ = committed();
