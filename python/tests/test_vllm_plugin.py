@@ -225,6 +225,17 @@ def test_an_engine_that_lacks_something_is_refused(where: str, name: str) -> Non
         gate.EngineGate.check(core)
 
 
+def test_an_engine_in_process_that_is_refused_is_shut_down(config: Any) -> None:
+    from dcr.vllm.inprocess import attach
+
+    ended = []
+    core = SimpleNamespace(vllm_config=config)
+    client = SimpleNamespace(engine_core=core, shutdown=lambda: ended.append(True))
+    with pytest.raises(dcr.errors.Unsupported, match=r"has no types.SimpleNamespace.scheduler"):
+        attach(client)
+    assert ended == [True]
+
+
 def test_vllms_own_calls_for_weights_are_refused(config: Any) -> None:
     engine = made(config)
     for call in ("start_weight_update", "finish_weight_update"):

@@ -140,10 +140,9 @@ def attach(client: Any) -> None:
             "data parallelism (data_parallel_size) of engines in this process: their ranks would "
             "wait for each other; without VLLM_ENABLE_V1_MULTIPROCESSING=0 they can be refitted"
         )
-    gate = InprocessGate(core, Settings.of(core.vllm_config))
     _refuse_requests_while_closed()
     try:
-        start(gate)
+        start(InprocessGate(core, Settings.of(core.vllm_config)))
     except BaseException:
         client.shutdown()
         raise
