@@ -16,7 +16,6 @@
 namespace dcr {
 namespace {
 
-constexpr std::uint64_t kWidth = sizeof(std::uint16_t);
 constexpr std::uint64_t kRowWords = 2048;
 constexpr std::uint64_t kChunksAtOnce = 8;
 constexpr std::uint32_t kPermissions = 0644;
@@ -48,7 +47,7 @@ Bytes safetensors_header(const Shard& shard) {
   std::string json = R"({"__metadata__":{"format":"pt"})";
   std::uint64_t offset = 0;
   for (const ModelTensor& tensor : shard) {
-    const std::uint64_t end = offset + tensor.words * kWidth;
+    const std::uint64_t end = offset + tensor.words * kBf16Bytes;
     json += fmt::format(R"(,"{}":{{"dtype":"BF16","shape":[{}],"data_offsets":[{},{}]}})",
                         tensor.name, fmt::join(tensor.shape, ","), offset, end);
     offset = end;
@@ -68,7 +67,7 @@ std::string index_json(const std::vector<Shard>& shards, const std::vector<std::
   for (std::size_t i = 0; i < shards.size(); ++i) {
     for (const ModelTensor& tensor : shards[i]) {
       map += fmt::format(R"({}"{}":"{}")", map.empty() ? "" : ",", tensor.name, names[i]);
-      bytes += tensor.words * kWidth;
+      bytes += tensor.words * kBf16Bytes;
     }
   }
   return fmt::format(R"({{"metadata":{{"total_size":{}}},"weight_map":{{{}}}}})", bytes, map) +
@@ -81,8 +80,8 @@ Status write_text(const std::string& path, const std::string& text) {
 }
 
 Status write_words(File& file, std::uint64_t offset, std::span<const std::uint16_t> words) {
-  return file.write(offset,
-                    {reinterpret_cast<const std::uint8_t*>(words.data()), words.size() * kWidth});
+  return file.write(
+      offset, {reinterpret_cast<const std::uint8_t*>(words.data()), words.size() * kBf16Bytes});
 }
 
 void fill_block(const WorkloadSpec& spec, std::uint64_t first_chunk,
@@ -114,7 +113,7 @@ Status write_shard(const WorkloadSpec& spec, const Shard& shard, const std::stri
       fill_block(spec, tensor.first_chunk + first / kChunkWords, old_part, new_part);
       DCR_TRY(write_words(*before, at, old_part));
       DCR_TRY(write_words(*after, at, new_part));
-      at += count * kWidth;
+      at += count * kBf16Bytes;
     }
   }
   DCR_TRY(before->sync());
@@ -125,7 +124,7 @@ Status write_shard(const WorkloadSpec& spec, const Shard& shard, const std::stri
 
 std::vector<ModelTensor> plain_tensors(std::uint64_t bytes) {
   std::vector<ModelTensor> tensors;
-  const std::uint64_t words = std::max<std::uint64_t>(bytes / kWidth, 1);
+  const std::uint64_t words = std::max<std::uint64_t>(bytes / kBf16Bytes, 1);
   for (std::uint64_t first = 0; first < words; first += kTensorWords) {
     const std::uint64_t size = std::min(kTensorWords, words - first);
     Shape shape = {size};
@@ -139,13 +138,13 @@ std::vector<ModelTensor> plain_tensors(std::uint64_t bytes) {
 std::vector<ModelTensor> transformer_tensors(std::uint64_t bytes) {
   // Widths as in models of 8 billion parameters, smaller ones in proportion; few words.
   std::uint64_t hidden = 4096;
-  while (hidden > 64 && hidden * hidden * 21 * kWidth > bytes) hidden /= 2;
+  while (hidden > 64 && hidden * hidden * 21 * kBf16Bytes > bytes) hidden /= 2;
   const std::uint64_t inner = hidden / 2 * 7;
   const std::uint64_t key_value = hidden / 4;
   const std::uint64_t vocabulary = hidden * 4 - 8;  // no multiple of what shards are padded to
   const std::uint64_t layer_words = hidden * (2 * hidden + 2 * key_value + 3 * inner + 2);
   const std::uint64_t outer_words = hidden * (2 * vocabulary + 1);
-  const std::uint64_t words = bytes / kWidth;
+  const std::uint64_t words = bytes / kBf16Bytes;
   const std::uint64_t layers =
       words > outer_words + layer_words ? (words - outer_words) / layer_words : 1;
   std::vector<ModelTensor> tensors;

@@ -11,10 +11,8 @@
 namespace dcr {
 namespace {
 
-constexpr std::uint8_t kWidth = sizeof(std::uint16_t);
-
 ByteSpan bytes_of(const std::vector<std::uint16_t>& words) {
-  return {reinterpret_cast<const std::uint8_t*>(words.data()), words.size() * kWidth};
+  return {reinterpret_cast<const std::uint8_t*>(words.data()), words.size() * kBf16Bytes};
 }
 
 }  // namespace
@@ -24,12 +22,12 @@ Model::Model(const WeightPair& pair) : pair_(pair) {
   const std::uint64_t tensors = divide_up(words, kTensorWords);
   for (std::uint32_t tensor = 0; tensor < tensors; ++tensor) {
     const std::uint64_t tensor_words = std::min(kTensorWords, words - tensor * kTensorWords);
-    specs_.push_back({tensor_words, kWidth, false});
-    for (std::uint64_t first = 0; first < tensor_words; first += piece_words(kWidth)) {
+    specs_.push_back({tensor_words, kBf16Bytes, false});
+    for (std::uint64_t first = 0; first < tensor_words; first += piece_words(kBf16Bytes)) {
       Piece piece;
       piece.tensor = tensor;
-      piece.width = kWidth;
-      piece.box = ItemBox::range(first, std::min(piece_words(kWidth), tensor_words - first));
+      piece.width = kBf16Bytes;
+      piece.box = ItemBox::range(first, std::min(piece_words(kBf16Bytes), tensor_words - first));
       pieces_.push_back(std::move(piece));
     }
   }
@@ -40,12 +38,12 @@ ByteSpan Model::after() const { return bytes_of(pair_.after); }
 
 Status Model::load(std::uint64_t /*index*/, const Piece& piece, PieceBuffers* /*buffers*/,
                    const std::function<void(const ScanBox&)>& scan) {
-  const std::uint64_t first = (piece.tensor * kTensorWords + piece.box.offset) * kWidth;
+  const std::uint64_t first = (piece.tensor * kTensorWords + piece.box.offset) * kBf16Bytes;
   ScanBox box;
   box.old_words = before().data() + first;
   box.new_words = after().data() + first;
   box.row_words = piece.box.words();
-  box.old_row_stride_bytes = box.new_row_stride_bytes = box.row_words * kWidth;
+  box.old_row_stride_bytes = box.new_row_stride_bytes = box.row_words * kBf16Bytes;
   scan(box);
   return {};
 }
@@ -65,8 +63,8 @@ Status Model::check(std::span<const Payload> payloads) const {
   for (const Payload& payload : payloads) {
     for (const ItemView& item : payload.items()) {
       const ItemBox& box = item.header.box;
-      const std::uint64_t first = (item.header.tensor * kTensorWords + box.offset) * kWidth;
-      apply_item(item, MutableByteSpan(bytes + first, box.words() * kWidth));
+      const std::uint64_t first = (item.header.tensor * kTensorWords + box.offset) * kBf16Bytes;
+      apply_item(item, MutableByteSpan(bytes + first, box.words() * kBf16Bytes));
     }
   }
   if (words != pair_.after) {

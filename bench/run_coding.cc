@@ -16,8 +16,6 @@
 namespace dcr {
 namespace {
 
-constexpr std::uint8_t kWidth = sizeof(std::uint16_t);
-
 PaperPayload encode_paper(const std::vector<TensorChanges>& tensors, PaperEncoder* encoder) {
   for (const TensorChanges& tensor : tensors) {
     if (tensor.positions.empty()) continue;
@@ -54,7 +52,8 @@ Bytes encode_ours(const std::vector<TensorChanges>& tensors, ItemEncoder* encode
   PayloadWriter writer;
   for (std::uint32_t tensor = 0; tensor < tensors.size(); ++tensor) {
     arrays->assign(tensors[tensor]);
-    encoder->begin(tensor, kWidth, ItemBox::range(0, tensors[tensor].words), EncodingChoice::kAdd);
+    encoder->begin(tensor, kBf16Bytes, ItemBox::range(0, tensors[tensor].words),
+                   EncodingChoice::kAdd);
     encoder->take(arrays->gaps, arrays->values.data());
     if (encoder->finish({}, item)) writer.append(*item);
   }

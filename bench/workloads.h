@@ -34,6 +34,8 @@ class NormalSource {
   const Ziggurat* tables_;
 };
 
+inline constexpr std::uint8_t kBf16Bytes = sizeof(std::uint16_t);
+
 // Rounds to the nearest BF16, ties to even. REQUIRES: not a NaN.
 std::uint16_t bf16_from_float(float value);
 float float_from_bf16(std::uint16_t word);

@@ -49,9 +49,9 @@ if(DCR_DEVELOPER_MODE)
 endif()
 
 # dcr_test(<name> SOURCES … DEPS … [LABELS …] [TIMEOUT seconds] [LONG] [OPTIMIZED]): GoogleTest
-# suites, run as one ctest test named <name>. The tests of a folder of src/ are one program,
-# <folder>_tests, since most of a test's cost is to compile GoogleTest and link; elsewhere, and where
-# OPTIMIZED (its own loops are most of its time), the program <name>. LONG: starts before the
+# suites, run as one ctest test named <name>. The tests of a folder are one program, <folder>_tests
+# (those of tests/ are system_tests), since most of a test's cost is to compile GoogleTest and link;
+# where OPTIMIZED (its own loops are most of its time) the program is <name>. LONG: starts before the
 # others. LABELS threads: also run under ThreadSanitizer; LABELS sim: part of preset sim; the tests
 # of base, simd and codec get the label arm64, being what differs by machine. The macro DCR_CAMPAIGN
 # tells it by how much to thin out its random campaigns, DCR_SOURCE_DIR where the repository is.
@@ -65,8 +65,12 @@ function(dcr_test name)
   endif()
   set(program ${name})
   set(arguments)
-  if(CMAKE_CURRENT_SOURCE_DIR MATCHES "/src/([a-z]+)$" AND NOT ARG_OPTIMIZED)
-    set(program ${CMAKE_MATCH_1}_tests)
+  if(NOT ARG_OPTIMIZED)
+    get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+    if(folder STREQUAL "tests")
+      set(folder system)
+    endif()
+    set(program ${folder}_tests)
     dcr_suites(suites ${program} ${ARG_SOURCES})
     list(TRANSFORM suites REPLACE "(.+)" "\\1.*:*/\\1.*")
     list(JOIN suites ":" suites)
@@ -113,8 +117,9 @@ function(dcr_test_program program optimized)
   endif()
 endfunction()
 
-# The suites that the sources define, for the filter of a ctest test; read again when they change. A
-# suite in two ctest tests of one program would run twice, and a source without one never.
+# The suites that the sources define or instantiate, for the filter of a ctest test; read again when
+# they change. A suite in two ctest tests of one program would run twice, and a source without one
+# never.
 function(dcr_suites out program)
   set(suites)
   foreach(source IN LISTS ARGN)
@@ -122,11 +127,13 @@ function(dcr_suites out program)
       continue()
     endif()
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${source})
-    file(STRINGS ${source} lines REGEX "^(TEST|TEST_F|TEST_P|RC_GTEST_PROP)\\([A-Za-z0-9]+")
+    file(STRINGS ${source} lines
+      REGEX "^(TEST|TEST_F|TEST_P|RC_GTEST_PROP|INSTANTIATE_TEST_SUITE_P)\\([A-Za-z0-9]+")
     if(NOT lines)
       message(FATAL_ERROR "${CMAKE_CURRENT_SOURCE_DIR}/${source} defines no tests")
     endif()
     # Of a line only the suite: what follows may hold a list's separators.
+    list(TRANSFORM lines REPLACE "^INSTANTIATE_TEST_SUITE_P\\([A-Za-z0-9]+, " "TEST_P(")
     list(TRANSFORM lines REPLACE "^[A-Z_]+\\(([A-Za-z0-9]+).*" "\\1")
     list(APPEND suites ${lines})
   endforeach()

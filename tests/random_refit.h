@@ -19,7 +19,7 @@ struct Seen {
   std::uint64_t commits = 0, partly = 0, dropped = 0, broken = 0, verified = 0;
   std::map<std::string, std::uint64_t> paths, encodings;
 };
-inline Seen seen;
+inline Seen seen_refits;
 
 class RandomRefit {
  public:
@@ -44,7 +44,7 @@ class RandomRefit {
     if (!started.ok()) return "start: " + started.message();
     for (std::size_t rank = 0; rank < world_->receivers(); ++rank) {
       for (const TensorClass& found : world_->receiver(rank).classes()) {
-        ++seen.paths[std::string(path_name(found.path))];
+        ++seen_refits.paths[std::string(path_name(found.path))];
       }
     }
     for (std::uint64_t transitions = 1 + prng_.below(3); transitions > 0; --transitions) {
@@ -100,7 +100,7 @@ class RandomRefit {
         DCR_TRY(apply_partly(attempt, payloads, fate == 8));
         dirty = true;
       } else {
-        ++seen.dropped;
+        ++seen_refits.dropped;
       }
       world_->group().drop_attempt();
       if (one_in(4)) {  // the trainer goes on: another candidate for the same version
@@ -112,7 +112,7 @@ class RandomRefit {
     }
     DCR_TRY(world_->compare());
     ++version_;
-    ++seen.commits;
+    ++seen_refits.commits;
     for (std::uint64_t times = 1 + prng_.below(2); times > 0; --times) {
       DCR_TRY(world_->group().commit(version_));
     }
@@ -122,7 +122,7 @@ class RandomRefit {
   void count_items() const {
     for (const PrepareResult& made : world_->prepared) {
       for (const Encoding encoding : {Encoding::kOverwrite, Encoding::kXor, Encoding::kAdd}) {
-        seen.encodings[encoding_name(encoding)] +=
+        seen_refits.encodings[encoding_name(encoding)] +=
             made.pipeline.items_by_encoding[static_cast<unsigned>(encoding)];
       }
     }
@@ -190,7 +190,7 @@ class RandomRefit {
 
   // Every receiver gets some of the payloads and applies what it can; one of them may be broken.
   Status apply_partly(const Attempt& attempt, const RefitWorld::Payloads& payloads, bool broken) {
-    ++seen.partly;
+    ++seen_refits.partly;
     for (std::size_t rank = 0; rank < world_->receivers(); ++rank) {
       Receiver& receiver = world_->receiver(rank);
       DCR_TRY(receiver.begin_attempt(header_of(attempt, ApplyMode::kWrite)));
@@ -221,7 +221,7 @@ class RandomRefit {
     if (!ingested.ok() && world_->receiver(rank).apply().ok()) {
       return Status(Code::kInternal, "it went on");
     }
-    ++seen.broken;
+    ++seen_refits.broken;
     return world_->resident() == before ? Status() : Status(Code::kInternal, "it wrote");
   }
 
@@ -238,7 +238,7 @@ class RandomRefit {
       different += counts.different;
     }
     world_->group().drop_attempt();
-    ++seen.verified;
+    ++seen_refits.verified;
     if (world_->resident() != before) return Status(Code::kInternal, "verifying wrote");
     if ((different == 0) == (before == dense)) return {};
     return Status(Code::kInternal, "a wrong verdict");

@@ -73,11 +73,12 @@ TEST(RefitProperty, EveryByteIsADenseLoads) {
   }
   if (last - first < 20'000) return;
   // All of it happened, and often.
-  EXPECT_GT(seen.commits, 2 * (last - first) - 1000);
+  EXPECT_GT(seen_refits.commits, 2 * (last - first) - 1000);
   for (const std::uint64_t count :
-       {seen.partly, seen.dropped, seen.broken, seen.verified, seen.encodings["add"],
-        seen.encodings["xor"], seen.encodings["overwrite"], seen.paths["traced"],
-        seen.paths["scratch"], seen.paths["dense"], seen.paths["skip"]}) {
+       {seen_refits.partly, seen_refits.dropped, seen_refits.broken, seen_refits.verified,
+        seen_refits.encodings["add"], seen_refits.encodings["xor"],
+        seen_refits.encodings["overwrite"], seen_refits.paths["traced"],
+        seen_refits.paths["scratch"], seen_refits.paths["dense"], seen_refits.paths["skip"]}) {
     EXPECT_GT(count, 3000U);
   }
 }

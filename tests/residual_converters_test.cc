@@ -12,7 +12,7 @@
 
 #include "base/prng.h"
 #include "layout/converters.h"
-#include "source/test_refit.h"
+#include "source/test_owner_refit.h"
 #include "tensor/view.h"
 #include "tests/support/campaign.h"
 
@@ -86,7 +86,7 @@ class Trainer {
     return refit.all_ranks[rank].storages[0];
   }
 
-  TestRefit refit{2};
+  TestOwnerRefit refit{2};
 
  private:
   void track(const std::string& name, const std::vector<std::uint32_t>& replicas,
@@ -239,10 +239,10 @@ TEST_F(ResidualConverters, RandomChangesInEveryMode) {
   std::printf("seed 8\n");
   for (std::uint64_t round = 0; round < campaign_cases(60) + 3; ++round) {
     for (std::uint64_t i = prng.below(4); i > 0; --i) {
-      constexpr const char* kNames[] = {"direct", "w_scaled", "w_merged", "w_quantised",
-                                        "adapter_b"};
+      constexpr const char* kChangedNames[] = {"direct", "w_scaled", "w_merged", "w_quantised",
+                                               "adapter_b"};
       const std::uint32_t rank = static_cast<std::uint32_t>(prng.below(2));
-      Bytes& bytes = trainer_.bytes(Trainer::of_rank(kNames[prng.below(5)], rank), rank);
+      Bytes& bytes = trainer_.bytes(Trainer::of_rank(kChangedNames[prng.below(5)], rank), rank);
       bytes[prng.below(bytes.size())] ^= static_cast<std::uint8_t>(1 + prng.below(255));
     }
     constexpr AttemptMode kModes[] = {AttemptMode::kMixed, AttemptMode::kOverwrite,

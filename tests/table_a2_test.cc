@@ -10,7 +10,7 @@
 namespace dcr {
 namespace {
 
-constexpr const char* kOwners =
+constexpr const char* kOwnerLayout =
     R"({"format": 0, "ranks": 3, "rules": [{"match": "w", "class": "fsdp"}]})";
 
 std::string receivers_of(const std::string& rule) {
@@ -24,7 +24,7 @@ class TableA2 : public testing::Test {
     world.reset();
     catalogue = test_catalogue({{"w", dtype, std::move(shape), 0}});
     Result<std::unique_ptr<RefitWorld>> made =
-        RefitWorld::make(catalogue, kOwners, receivers_of(rule), options);
+        RefitWorld::make(catalogue, kOwnerLayout, receivers_of(rule), options);
     ASSERT_TRUE(made.ok()) << made.status().message();
     world = std::move(made).value();
     version = 1;

@@ -29,7 +29,8 @@ echo "== clang-tidy"
 # headers, in which most of the time goes, are looked at once for many files.
 unity=$([ $# -eq 0 ] && echo ON || echo OFF)
 cmake --preset dev -B build/lint -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON \
-  -DCMAKE_UNITY_BUILD="$unity" -DDCR_SANITIZE= -DDCR_SIMULATION=ON >/dev/null
+  -DCMAKE_UNITY_BUILD="$unity" -DCMAKE_UNITY_BUILD_BATCH_SIZE=64 -DDCR_SANITIZE= \
+  -DDCR_SIMULATION=ON >/dev/null
 log=build/lint/clang-tidy.log
 # tidy DIRECTORY ARGUMENT…: with the compile commands of that build.
 tidy() {

@@ -24,9 +24,10 @@ for preset in "$@"; do
       others+=("--ignore-glob=*/$pattern*.py")
     done
     pytest "${others[@]}" || failed=1
-    wait $runs || failed=1
+    # 5: all of them are skipped, for want of PyTorch or vLLM.
+    wait $runs || [ $? -eq 5 ] || failed=1
     cat build/pytest-runs.log
-    wait $engines || failed=1
+    wait $engines || [ $? -eq 5 ] || failed=1
     cat build/pytest-engines.log
     [ $failed -eq 0 ]
     continue

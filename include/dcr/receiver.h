@@ -128,6 +128,9 @@ struct EmbeddedReceiverOptions {
   // Called when a stage of prewarm begins: "digests", "trace", "classify", "coverage". May be
   // empty.
   std::function<void(std::string_view stage)> prewarm_stage;
+  // Asked on the calling thread between the storages and tensors of prewarm, the tensors of an
+  // audit and the payloads of apply(): an error ends the call with it. May be empty.
+  std::function<Status()> interruption;
 };
 
 struct ReceiverAttempt {
@@ -218,7 +221,8 @@ class EmbeddedReceiver {
 // every name is loaded twice, destinations must be disjoint and cover all parameters. What only
 // values can decide is refused for that reason, fills are taken for constants, and casts are not
 // tried: enough to see what a runtime's loader will do at a model's real size, never to apply by.
-// By tensor, ascending by name. Of the options, never_loaded and prewarm_stage count. Errors as
+// By tensor, ascending by name. Of the options, never_loaded, prewarm_stage and interruption
+// count. Errors as
 // create and prewarm.
 Result<std::vector<TensorClass>> trace_geometry(std::vector<CanonicalTensor> tensors,
                                                 Loader& loader, TargetMemory& memory,

@@ -17,7 +17,7 @@ namespace {
 namespace nb = nanobind;
 
 // How often signals are looked for: well below what a user notices, and nearly free.
-constexpr std::chrono::milliseconds kPollInterval{50};
+constexpr std::chrono::milliseconds kSignalInterval{50};
 
 // `Progress` with a stage that lives as long as Python wants it.
 struct ProgressReport {
@@ -47,10 +47,10 @@ class Call {
   }
 
   // On the calling thread, without the GIL: waits until there is something to do, at most
-  // kPollInterval. Moves what was reported to `reports`; true when the work has ended.
+  // kSignalInterval. Moves what was reported to `reports`; true when the work has ended.
   bool wait(std::deque<ProgressReport>* reports) {
     std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait_for(lock, kPollInterval, [this] { return ended_ || !reports_.empty(); });
+    changed_.wait_for(lock, kSignalInterval, [this] { return ended_ || !reports_.empty(); });
     reports->swap(reports_);
     return ended_;
   }
@@ -117,6 +117,13 @@ Status run_and_wait(const std::function<Status(const Blocking&)>& work, nb::hand
   if (interrupted) std::rethrow_exception(interrupted);
   if (thrown) std::rethrow_exception(thrown);
   return status;
+}
+
+bool SignalsDue::operator()() {
+  const std::chrono::nanoseconds now = std::chrono::steady_clock::now().time_since_epoch();
+  if (now - std::chrono::nanoseconds(looked_ns_) < kSignalInterval) return false;
+  looked_ns_ = now.count();
+  return true;
 }
 
 void bind_progress(nb::module_& module) {

@@ -5,6 +5,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <utility>
@@ -52,5 +53,15 @@ inline void run_blocking(const std::function<Status(const Blocking&)>& work,
                          nanobind::handle progress = nanobind::none()) {
   check(run_and_wait(work, progress));
 }
+
+// When work on the calling thread itself is to look for signals: true as often as other calls look,
+// however often it is asked.
+class SignalsDue {
+ public:
+  bool operator()();
+
+ private:
+  std::int64_t looked_ns_ = 0;
+};
 
 }  // namespace dcr::python

@@ -104,6 +104,14 @@ void PythonLoader::raise_kept() {
   throw error;
 }
 
+Status PythonLoader::look_for_signals() {
+  if (!signals_due_()) return {};
+  const nb::gil_scoped_acquire acquire;
+  if (PyErr_CheckSignals() == 0) return {};
+  nb::python_error error;
+  return keep(error);
+}
+
 Status PythonLoader::refusal(nb::python_error& error) {
   if (!error.matches(PyExc_Exception)) return keep(error);
   const nb::handle value = error.value();

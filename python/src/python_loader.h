@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "blocking.h"
 #include "dcr/ports.h"
 #include "dcr/status.h"
 
@@ -40,6 +41,10 @@ class PythonLoader final : public Loader {
   // Throws what was kept, once.
   void raise_kept();
 
+  // Looks for signals, on the thread that called the core, as often as calls without the loader do.
+  // An error is what a handler raised, which is kept. Takes the GIL.
+  Status look_for_signals();
+
   const nanobind::object& object() const { return loader_; }
   // Lets go of the object; loads fail from then on.
   void clear() { loader_ = nanobind::none(); }
@@ -51,6 +56,7 @@ class PythonLoader final : public Loader {
   nanobind::object loader_;
   std::uint32_t batch_entries_max_ = 1;
   std::optional<nanobind::python_error> kept_;
+  SignalsDue signals_due_;
 };
 
 void bind_loader(nanobind::module_& module);

@@ -93,6 +93,8 @@ class PythonReceiver {
                  nb::object stage, EmbeddedReceiverOptions options)
       : loader_(std::move(loader)), targets_(std::move(targets)), stage_(std::move(stage)) {
     options.prewarm_stage = stage_callback(&stage_);
+    // A run's thread has others wait for it, and no signals.
+    options.interruption = [this] { return busy_ ? loader_.look_for_signals() : Status(); };
     receiver_ = take(EmbeddedReceiver::create(canonical_tensors(tensors), loader_,
                                               memory_of(targets_), std::move(options)));
   }
@@ -474,6 +476,7 @@ void bind_geometry(nb::module_& module) {
         EmbeddedReceiverOptions options;
         options.never_loaded = std::move(never_loaded);
         options.prewarm_stage = stage_callback(&stage);
+        options.interruption = [&port] { return port.look_for_signals(); };
         TargetMemory& memory = memory_of(targets);
         std::vector<CanonicalTensor> canonical = canonical_tensors(tensors);
         auto result = [&] {

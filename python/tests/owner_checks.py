@@ -1,6 +1,10 @@
-"""A canonical state dict that payloads are applied to, and what owners must bring it to."""
+"""A canonical state dict that payloads are applied to, and what owners must bring it to. Ranks as
+threads."""
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import torch
 
@@ -99,3 +103,26 @@ def check_transitions(
             receiver.apply(owner.attempt, refit.base_version, refit.target_version, payloads)
             receiver.compare(saved(), f"{where}: transition {number}, {mode} {encoding}")
         owner.commit()
+
+
+class ThreadedRanks:
+    """Trainer ranks as threads, which exchange bytes."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._barrier = threading.Barrier(count, timeout=60)
+        self._said = [b""] * count
+
+    def exchange(self, rank: int) -> Callable[[bytes], Sequence[bytes]]:
+        def exchanged(mine: bytes) -> Sequence[bytes]:
+            self._said[rank] = mine
+            self._barrier.wait()
+            of_all = list(self._said)
+            self._barrier.wait()
+            return of_all
+
+        return exchanged
+
+    def run(self, work: Callable[[int], Any]) -> list[Any]:
+        with ThreadPoolExecutor(self._count) as threads:
+            return list(threads.map(work, range(self._count)))

@@ -140,7 +140,7 @@ def test_import_starts_no_thread_and_no_handler() -> None:
     code = (
         "import signal\n"
         "before = [signal.getsignal(s) for s in signal.valid_signals()]\n"
-        "import dcr\n"
+        "import dcr, dcr.run, dcr._core\n"
         "assert before == [signal.getsignal(s) for s in signal.valid_signals()]\n"
         "status = open('/proc/self/status').read()\n"
         "print(status[status.index('Threads:'):].split()[1])\n"

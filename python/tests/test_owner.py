@@ -1,9 +1,8 @@
 """Owners of plain modules: what one rank declares, and what its payloads say."""
 
+import json
 import multiprocessing
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -13,6 +12,8 @@ torch = pytest.importorskip("torch", reason="needs torch")
 import dcr  # noqa: E402
 from dcr.torch import ModelOwner, OpenRefit  # noqa: E402
 from dcr.torch.conversion import Export  # noqa: E402
+from dcr.torch.owner import heard_from, said_of  # noqa: E402
+from owner_checks import ThreadedRanks  # noqa: E402
 
 
 class Tied(torch.nn.Module):
@@ -259,32 +260,9 @@ def test_an_export_may_refuse_odd_values() -> None:
     assert owner.prepare().result.changed_canonical_words == 1
 
 
-class Ranks:
-    """Trainer ranks as threads, which exchange bytes."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._barrier = threading.Barrier(count, timeout=60)
-        self._said = [b""] * count
-
-    def exchange(self, rank: int) -> Callable[[bytes], Sequence[bytes]]:
-        def exchanged(mine: bytes) -> Sequence[bytes]:
-            self._said[rank] = mine
-            self._barrier.wait()
-            of_all = list(self._said)
-            self._barrier.wait()
-            return of_all
-
-        return exchanged
-
-    def run(self, work: Callable[[int], Any]) -> list[Any]:
-        with ThreadPoolExecutor(self._count) as threads:
-            return list(threads.map(work, range(self._count)))
-
-
 def test_export_is_called_on_all_ranks_or_on_none() -> None:
     calls = [0, 0]
-    ranks = Ranks(2)
+    ranks = ThreadedRanks(2)
 
     def owner_of(rank: int) -> ModelOwner:
         def export(state: Exported) -> Exported:
@@ -308,7 +286,7 @@ def test_export_is_called_on_all_ranks_or_on_none() -> None:
 @pytest.mark.parametrize("late", [False, True])
 def test_what_a_rank_raises_is_heard_by_all(late: bool) -> None:
     """Before ranks agree on whether export computes, and after."""
-    ranks = Ranks(2)
+    ranks = ThreadedRanks(2)
 
     def export(state: Exported) -> Exported:
         if late and all(one.dtype == torch.float32 for one in state.values()):
@@ -319,16 +297,35 @@ def test_what_a_rank_raises_is_heard_by_all(late: bool) -> None:
         def state_dict(self, *_: Any, **__: Any) -> Any:
             raise MemoryError("no room")
 
-    def owner_of(rank: int) -> str:
+    def owner_of(rank: int) -> Exception:
         model = Broken() if rank and not late else torch.nn.Linear(3, 2)
         of = export if rank else lambda state: {name: one * 2 for name, one in state.items()}
         with pytest.raises(Exception) as raised:
             ModelOwner(model, export=of, exchange=ranks.exchange(rank), rank=rank, ranks=2)
-        return f"{type(raised.value).__name__}: {raised.value}"
+        return raised.value
 
     first, second = ranks.run(owner_of)
-    assert "no room" in second
-    assert "rank 1 has no owner" in first and "no room" in first
+    assert type(first) is type(second) is (dcr.errors.InvalidArgument if late else MemoryError)
+    assert str(second) == ("export failed: no room" if late else "no room")
+    assert str(first) == f"rank 1 has no owner: {second}"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "tensor"),
+    [
+        (dcr.errors.NotFound("gone", "w"), dcr.errors.NotFound, "w"),
+        (KeyError("w"), KeyError, ""),
+        (torch.OutOfMemoryError("full"), RuntimeError, ""),
+        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "odd"), RuntimeError, ""),
+    ],
+)
+def test_another_ranks_error_is_of_its_class(
+    error: Exception, kind: type[Exception], tensor: str
+) -> None:
+    heard = heard_from(json.loads(json.dumps(said_of(error))), "rank 3")
+    assert type(heard) is kind
+    assert heard.args[0] == f"rank 3: {error}"
+    assert getattr(heard, "tensor", "") == tensor
 
 
 def test_refused_by_name() -> None:

@@ -98,7 +98,10 @@ def test_a_handle_and_optimizers(directory: Path) -> None:
     result = handle.result()
     assert handle.done() and handle.result() is result
     optimizer.step()
-    for one in (owner, handle, engine.gate._core, dcr.run.Run(directory).core):
+    core = dcr.run.Run(directory).core
+    operator = dcr._core.RunOperator(core)
+    made = owner, handle, engine.gate._core, engine.receiver._core, core, operator
+    for one in made:
         with pytest.raises(TypeError, match="cannot be pickled"):
             pickle.dumps(one)
         with pytest.raises(TypeError, match="cannot be pickled"):
@@ -106,13 +109,15 @@ def test_a_handle_and_optimizers(directory: Path) -> None:
     child = os.fork()
     if child == 0:
         refused = 0
-        for call in (lambda: owner.refit("in a child"), owner.close, engine.gate._core.close):
+        calls = [one.close for one in made if one is not handle]
+        for call in (lambda: owner.refit("in a child"), core.committed, operator.status, *calls):
             try:
                 call()
             except RuntimeError as error:
                 refused += "made in another process" in str(error)
         os._exit(refused)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3 + len(made) - 1
+    operator.close()
     # What is refused changes nothing.
     with pytest.raises(errors.Exists, match="owner-0 takes part in this run already"):
         dcr.torch.Owner(model, run=directory)

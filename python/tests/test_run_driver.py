@@ -136,3 +136,27 @@ def test_a_driver_ends_a_transition(directory: Path) -> None:
     assert digest(serving) == digest(model)
     gate.close()
     receiver.close()
+
+
+def test_a_program_ends_while_its_members_work(directory: Path) -> None:
+    """With a refit open that no engine takes, and a receiver that does not come back."""
+    code = """if True:
+        import sys, threading, time
+        import dcr.run, dcr.torch, torch
+
+        def before_prewarm():
+            inside.set()
+            time.sleep(3600)
+
+        inside, run = threading.Event(), dcr.run.Run(sys.argv[1])
+        run.receiver("e.0", engine="e", model=torch.nn.Linear(2, 2), before_prewarm=before_prewarm)
+        owner = dcr.torch.Owner(torch.nn.Linear(2, 2), run=sys.argv[1])
+        owner.refit("a", wait=False)
+        assert inside.wait(60)
+        dcr.run._CLOSE_SECONDS = 0.5
+        sys.exit(7)
+    """
+    ended = subprocess.run([sys.executable, "-c", code, directory], timeout=120)
+    assert ended.returncode == 7
+    again = dcr.torch.Owner(Net(2), run=directory)
+    again.close()

@@ -19,6 +19,8 @@ pytest.importorskip("torch", reason="needs torch")
 
 import dcr.run  # noqa: E402
 import run_ranks  # noqa: E402
+from dcr.torch import Owner  # noqa: E402
+from owner_checks import ThreadedRanks  # noqa: E402
 from run_parts import Engine, Net, digest, run_directory  # noqa: E402
 
 FORKSERVER = multiprocessing.get_context("forkserver")
@@ -175,3 +177,30 @@ def test_replicas_without_torch_distributed(directory: Path, engine: Engine) -> 
     assert first == second and '"second.weight" differ: rank 0 and rank 1' in first, first
     for _, process in ranks:
         ends(process)
+
+
+def test_a_rank_without_a_run(directory: Path, tmp_path: Path) -> None:
+    """What one rank is refused for, all raise; the run goes on without them."""
+    elsewhere = tmp_path / "run.toml"
+    elsewhere.write_text("[[owners]]")
+    ranks, models = ThreadedRanks(2), [Net(1), Net(1)]
+
+    def owner_of(rank: int) -> Any:
+        with pytest.raises(dcr.Error) as raised:
+            Owner(
+                models[rank],
+                run=elsewhere if rank else directory,
+                exchange=ranks.exchange(rank),
+                rank=rank,
+                ranks=2,
+            )
+        return raised.value
+
+    first, second = ranks.run(owner_of)
+    assert type(first) is type(second), (first, second)
+    assert str(first) == f"rank 1 cannot take part in the run: {second}"
+    assert str(elsewhere) in str(second)
+    engine = Engine(dcr.run.Run(directory), "engine", Net(1))
+    owner = Owner(Net(1), run=directory)
+    owner.refit("a")
+    engine.wait_for("a")

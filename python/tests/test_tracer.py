@@ -4,9 +4,11 @@ import copy
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 
 import dcr.errors
+from interrupts import interrupted_after
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -271,6 +273,28 @@ def test_stopped_by_the_keyboard() -> None:
     receiver = ModelReceiver(module, base, load_weights)
     with pytest.raises(KeyboardInterrupt):
         receiver.prewarm()
+
+
+class Wide(torch.nn.Module):
+    """Buffers that take a while to read and, never written, no memory: 4 GB."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(2))
+        for i in range(64):
+            block = torch.from_numpy(np.zeros(1 << 26, np.uint8))
+            self.register_buffer(f"block{i}", block, persistent=False)
+
+
+def test_ctrl_c_in_what_calls_no_loader() -> None:
+    """The digests of prewarm, which are all of the core."""
+    stages: list[str] = []
+    receiver = ModelReceiver(Wide(), {"weight": torch.zeros(2)}, stage=stages.append)
+    seconds = interrupted_after(0, receiver.prewarm, begun=lambda: bool(stages))
+    print(f"prewarm: interrupted within {seconds:.2f} s")
+    assert seconds < 5
+    assert stages == ["digests"]
+    assert receiver.prewarm()["weight"].path == "traced"
 
 
 def test_one_call_at_a_time() -> None:

@@ -112,6 +112,7 @@ Result<std::unique_ptr<EmbeddedReceiver>> EmbeddedReceiver::create(
   inner.post_apply_checks = options.post_apply_checks;
   inner.prefer_scratch = options.prefer_scratch;
   inner.prewarm_stage = std::move(options.prewarm_stage);
+  inner.interruption = std::move(options.interruption);
   DCR_ASSIGN(state->receiver, Receiver::create(state->catalogue, loader, memory, *state->executor,
                                                std::move(inner)));
   return std::make_unique<EmbeddedReceiver>(std::move(state));
@@ -176,9 +177,9 @@ Result<std::vector<TensorClass>> trace_geometry(std::vector<CanonicalTensor> ten
                                                 Loader& loader, TargetMemory& memory,
                                                 const EmbeddedReceiverOptions& options) {
   DCR_ASSIGN(const Catalogue catalogue, Catalogue::make(std::move(tensors)));
-  DCR_ASSIGN(PrewarmResult result,
-             prewarm_geometry(catalogue, loader, memory,
-                              {options.never_loaded, false, options.prewarm_stage}));
+  DCR_ASSIGN(PrewarmResult result, prewarm_geometry(catalogue, loader, memory,
+                                                    {options.never_loaded, false,
+                                                     options.prewarm_stage, options.interruption}));
   return std::move(result.classes);
 }
 

@@ -46,6 +46,74 @@ TEST(EmbeddedReceiverTest, RefitsEqualDenseLoads) {
   }
 }
 
+// At every point where it is asked.
+TEST(EmbeddedReceiverTest, AnInterruptionEndsTheCall) {
+  TestRefit refit(3);
+  TestRank dense, rank;
+  refit.add_loads(&dense);
+  refit.add_loads(&rank);
+  ASSERT_TRUE(load_dense(dense.loader, refit.catalogue, refit.new_words).ok());
+  ASSERT_TRUE(load_dense(rank.loader, refit.catalogue, refit.old_words).ok());
+  const std::vector<Bytes> before = rank.parameters();
+  int left = 0;
+  EmbeddedReceiverOptions options;
+  options.owners = public_boxes(refit);
+  options.threads = 1;
+  options.interruption = [&left] {
+    return left-- > 0 ? Status() : Status(Code::kCancelled, "stop");
+  };
+  auto made =
+      EmbeddedReceiver::create(refit.catalogue.tensors(), rank.loader, rank.memory, options);
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  EmbeddedReceiver& receiver = **made;
+  // How often it is asked by a call that nothing interrupts.
+  const auto asked_by = [&](const auto& call) {
+    for (int asked = 0;; ++asked) {
+      left = asked;
+      const Status status = call();
+      if (status.ok()) return asked;
+      EXPECT_EQ(status.message(), "stop");
+      EXPECT_EQ(rank.parameters(), before);
+    }
+  };
+  const int tensors = static_cast<int>(refit.catalogue.size());
+  EXPECT_GT(asked_by([&] { return receiver.prewarm(); }), tensors);
+  EXPECT_EQ(asked_by([&] { return receiver.audit(read_from(refit.old_words, refit.catalogue)); }),
+            tensors);
+  left = 1'000'000;
+  EXPECT_EQ(trace_geometry(refit.catalogue.tensors(), rank.loader, rank.memory, options)
+                .status()
+                .message(),
+            "");
+  EXPECT_EQ(left, 1'000'000 - tensors);
+
+  AttemptHeader header{{1, 2, 3}, 7, 4, 5, ApplyMode::kWrite};
+  for (int asked = 0;; ++asked) {
+    ReceiverAttempt attempt{header.run, header.attempt, 4, 5};
+    attempt.overwrite_only = asked > 0;
+    ASSERT_TRUE(receiver.begin_attempt(attempt).ok());
+    for (const SentPayload& payload : refit.send(header, receiver.classes(), asked > 0)) {
+      const Result<Ingested> ingested = receiver.ingest(payload.bytes);
+      ASSERT_TRUE(ingested.ok()) << ingested.status().message();
+    }
+    for (std::uint32_t owner = 0; owner < refit.owners(); ++owner) {
+      ASSERT_TRUE(receiver.end_of_owner(owner, refit.payloads(owner)).ok());
+    }
+    left = asked;
+    const Result<std::uint64_t> applied = receiver.apply();
+    if (applied.ok()) {
+      EXPECT_EQ(static_cast<std::uint64_t>(asked), *applied + 1);
+      EXPECT_GT(*applied, 1U);
+      break;
+    }
+    EXPECT_EQ(applied.status().message(), "stop");
+    EXPECT_EQ(receiver.finish().status().message(), "stop");
+    ++header.attempt;
+  }
+  ASSERT_TRUE(receiver.finish().ok());
+  EXPECT_EQ(rank.parameters(), dense.parameters());
+}
+
 TEST(EmbeddedReceiverTest, GeometrySaysWhatPrewarmSays) {
   std::uint64_t placed = 0;
   for (std::uint64_t seed = 0; seed < 60; ++seed) {

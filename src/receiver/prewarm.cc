@@ -123,6 +123,7 @@ class Prewarm {
     }
     begin_stage("classify");
     for (std::uint32_t tensor = 0; tensor < catalogue_.size(); ++tensor) {
+      DCR_TRY(ask());
       if (result_.classes[tensor].reason.empty()) DCR_TRY(classify(tensor));
     }
     begin_stage("coverage");
@@ -140,6 +141,7 @@ class Prewarm {
     DCR_TRY(trace_all(TraceEvidence::kGeometry));
     begin_stage("classify");
     for (std::uint32_t tensor = 0; tensor < catalogue_.size(); ++tensor) {
+      DCR_TRY(ask());
       DCR_TRY(classify_geometry(tensor));
     }
     begin_stage("coverage");
@@ -151,6 +153,8 @@ class Prewarm {
   void begin_stage(std::string_view stage) const {
     if (options_.stage) options_.stage(stage);
   }
+
+  Status ask() const { return options_.interruption ? options_.interruption() : Status(); }
 
   Status begin() {
     DCR_ASSIGN(result_.layout, layout_fingerprint(loader_, memory_));
@@ -202,6 +206,7 @@ class Prewarm {
   Result<std::vector<Digest>> digests() const {
     std::vector<Digest> all;
     for (const std::uint64_t storage : storages_) {
+      DCR_TRY(ask());
       DCR_ASSIGN(const Digest digest, storage_digest(memory_, storage));
       all.push_back(digest);
     }

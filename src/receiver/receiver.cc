@@ -50,6 +50,8 @@ struct Receiver::State {
     return status;
   }
 
+  Status ask() const { return options.interruption ? options.interruption() : Status(); }
+
   void make_spec(std::uint32_t tensor);
   Status check_active() const;
   bool is_current(const PayloadHeader& header) const;
@@ -161,9 +163,10 @@ Status Receiver::prewarm() {
   State& state = *state_;
   state.active = false;
   state.prewarmed = false;
-  DCR_ASSIGN(state.prewarm, dcr::prewarm(state.catalogue, state.loader, state.memory,
-                                         {state.options.never_loaded, state.options.prefer_scratch,
-                                          state.options.prewarm_stage}));
+  DCR_ASSIGN(state.prewarm,
+             dcr::prewarm(state.catalogue, state.loader, state.memory,
+                          {state.options.never_loaded, state.options.prefer_scratch,
+                           state.options.prewarm_stage, state.options.interruption}));
   state.specs.resize(state.catalogue.size());
   for (std::uint32_t tensor = 0; tensor < state.catalogue.size(); ++tensor) {
     state.make_spec(tensor);
@@ -235,6 +238,7 @@ Status Receiver::audit(const CanonicalRead& base) {
   State& state = *state_;
   if (!state.prewarmed) return Status(Code::kInvalidArgument, "an audit before prewarm");
   for (std::uint32_t tensor = 0; tensor < state.catalogue.size(); ++tensor) {
+    DCR_TRY(state.ask());
     DCR_TRY(state.applier.audit(tensor, [&](std::uint64_t first, MutableByteSpan out) {
       return base(tensor, first, out);
     }));
@@ -294,7 +298,11 @@ Result<std::uint64_t> Receiver::apply() {
   State& state = *state_;
   DCR_TRY(state.check_active());
   std::uint64_t applied = 0;
-  while (const std::shared_ptr<const DecodedPayload> payload = state.staging.pop()) {
+  while (true) {
+    const Status asked = state.ask();
+    if (!asked.ok()) return state.fail(asked);
+    const std::shared_ptr<const DecodedPayload> payload = state.staging.pop();
+    if (payload == nullptr) return applied;
     if (DCR_MUTANT("retry_skips_payload") && state.attempt.overwrite_only && applied == 0) {
       ++applied;
       continue;
@@ -305,7 +313,6 @@ Result<std::uint64_t> Receiver::apply() {
     }
     ++applied;
   }
-  return applied;
 }
 
 Result<ReceiverCounts> Receiver::finish() {

@@ -38,6 +38,7 @@ struct ReceiverOptions {
   bool post_apply_checks = false;  // paper A.12
   bool prefer_scratch = false;     // traced tensors take the scratch path too (to compare the two)
   std::function<void(std::string_view stage)> prewarm_stage;  // see PrewarmOptions
+  std::function<Status()> interruption;  // see PrewarmOptions; asked between payloads too
 };
 
 // Copies words [first, first + out.size() / width) of canonical tensor `tensor` to `out`.

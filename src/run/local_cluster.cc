@@ -19,7 +19,7 @@ constexpr std::uint64_t kLeadsMs = 10'000;
 constexpr std::uint64_t kStatusMs = 200;
 constexpr unsigned kRefitsToOpenMax = 5;
 constexpr std::uint64_t kEndMs = 5'000;
-constexpr const char* kOperator = "operator";
+constexpr const char* kOperatorName = "operator";
 
 std::string numbered(const char* name, std::uint64_t number) {
   return std::string(name) + "-" + std::to_string(number);
@@ -50,7 +50,7 @@ class LocalCluster {
     process.clock = options_.clock;
     process.log = [this](const std::string&, const std::string& text) { options_.note(text); };
     DCR_ASSIGN(context_, ProcessContext::open(config_, std::move(process)));
-    DCR_ASSIGN(operator_, Operator::open(*context_, kOperator));
+    DCR_ASSIGN(operator_, Operator::open(*context_, kOperatorName));
     DCR_TRY(start_all());
     DCR_TRY(verify(options_.base));
     for (const std::string& version : options_.versions) DCR_TRY(refit(version));
@@ -116,7 +116,7 @@ class LocalCluster {
       }
     }
     // One for this process, one for whoever wants to look at the cluster meanwhile.
-    DCR_ASSIGN(config_.operators.emplace_back(), make_peer(kOperator));
+    DCR_ASSIGN(config_.operators.emplace_back(), make_peer(kOperatorName));
     DCR_ASSIGN(config_.operators.emplace_back(), make_peer("observer"));
     const std::string text = format_run_config(config_);
     DCR_ASSIGN(const std::unique_ptr<File> file, posix_file_system().create(config_path(), 0600));

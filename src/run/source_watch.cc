@@ -6,7 +6,7 @@
 namespace dcr {
 namespace {
 
-constexpr std::uint64_t kLookAgainMs = 100;
+constexpr std::uint64_t kStoreLookMs = 100;
 constexpr std::uint64_t kLookForChangeNs = 500'000'000;
 
 }  // namespace
@@ -28,7 +28,7 @@ Result<std::optional<JoinedSource>> SourceWatch::wait(std::uint64_t wait_ms) {
     if (wait_ms == 0 || context_.options().cancel->cancelled()) {
       return std::optional<JoinedSource>();
     }
-    const std::uint64_t step = std::min(wait_ms, kLookAgainMs);
+    const std::uint64_t step = std::min(wait_ms, kStoreLookMs);
     nothing_.pop(step);
     wait_ms -= step;
   }

@@ -17,7 +17,7 @@ struct Restored {
   Tensors tensors;
 };
 
-Result<Restored> restore(TestRefit* refit, std::uint64_t version) {
+Result<Restored> restore(TestOwnerRefit* refit, std::uint64_t version) {
   std::vector<TestSink> attempt = std::move(refit->sinks);
   refit->sinks.assign(refit->all_ranks.size(), TestSink());
   std::vector<PayloadSink*> pointers;
@@ -38,7 +38,8 @@ Result<Restored> restore(TestRefit* refit, std::uint64_t version) {
 }
 
 // By owner and box, from plain canonical tensors, word by word.
-std::vector<std::vector<Digest>> naive_digests(const TestRefit& refit, const Tensors& tensors) {
+std::vector<std::vector<Digest>> naive_digests(const TestOwnerRefit& refit,
+                                               const Tensors& tensors) {
   std::vector<std::vector<Digest>> digests;
   for (const auto& owner : refit.owners) {
     std::vector<Digest>& of_owner = digests.emplace_back();
@@ -62,7 +63,7 @@ std::vector<std::vector<Digest>> naive_digests(const TestRefit& refit, const Ten
   return digests;
 }
 
-void expect_baseline(TestRefit* refit, std::uint64_t version, const Tensors& expected,
+void expect_baseline(TestOwnerRefit* refit, std::uint64_t version, const Tensors& expected,
                      const std::string& where) {
   const Result<Restored> restored = restore(refit, version);
   ASSERT_TRUE(restored.ok()) << where << ": " << restored.status().message();
@@ -81,7 +82,7 @@ void expect_baseline(TestRefit* refit, std::uint64_t version, const Tensors& exp
 void run_restores(std::uint64_t seed, const std::string& arena) {
   const std::string where = "seed " + std::to_string(seed);
   RandomRefit random(seed, seed % 2 == 1);
-  TestRefit& refit = random.refit;
+  TestOwnerRefit& refit = random.refit;
   OwnerOptions options;
   options.bucket_bytes = std::array<std::uint64_t, 3>{1, 500, 1 << 20}[random.prng().below(3)];
   options.chunk_bytes = std::array<std::uint64_t, 2>{1, 1 << 20}[random.prng().below(2)];
@@ -126,7 +127,7 @@ TEST(Baseline, NeedsAsManySinksAsOwners) {
 void cancel_at(std::uint64_t seed, std::uint64_t step) {
   const std::string where = "seed " + std::to_string(seed) + ", step " + std::to_string(step);
   RandomRefit random(seed, true);
-  TestRefit& refit = random.refit;
+  TestOwnerRefit& refit = random.refit;
   CancelToken cancel;
   std::uint64_t steps = step;  // none are counted before the prepare
   OwnerOptions options;

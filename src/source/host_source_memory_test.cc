@@ -4,7 +4,7 @@
 
 #include "base/limits.h"
 #include "base/prng.h"
-#include "source/test_refit.h"
+#include "source/test_owner_refit.h"
 #include "tests/support/campaign.h"
 #include "tests/support/memory_file_system.h"
 

@@ -18,7 +18,7 @@ std::vector<Need> random_needs(RandomRefit* random) {
   return needs;
 }
 
-void expect_tensors(const TestRefit& refit, const Tensors& found, const Tensors& expected,
+void expect_tensors(const TestOwnerRefit& refit, const Tensors& found, const Tensors& expected,
                     const std::vector<Need>& needs, const std::string& where) {
   for (std::uint32_t i = 0; i < refit.catalogue.size(); ++i) {
     if (!needs.empty() && needs[i] == Need::kSkip) continue;
@@ -26,7 +26,7 @@ void expect_tensors(const TestRefit& refit, const Tensors& found, const Tensors&
   }
 }
 
-std::uint64_t different_words(const TestRefit& refit, const Tensors& a, const Tensors& b) {
+std::uint64_t different_words(const TestOwnerRefit& refit, const Tensors& a, const Tensors& b) {
   std::uint64_t words = 0;
   for (std::uint32_t i = 0; i < refit.catalogue.size(); ++i) {
     const std::size_t width = word_bytes(refit.catalogue[i].dtype);
@@ -41,7 +41,7 @@ std::uint64_t different_words(const TestRefit& refit, const Tensors& a, const Te
 // give the dense export, bit by bit.
 void run_transitions(std::uint64_t seed) {
   RandomRefit random(seed, seed % 2 == 1);
-  TestRefit& refit = random.refit;
+  TestOwnerRefit& refit = random.refit;
   Prng& prng = random.prng();
   OwnerOptions options;
   options.bucket_bytes = std::array<std::uint64_t, 3>{1, 500, 1 << 20}[prng.below(3)];
@@ -129,7 +129,7 @@ TEST(OwnerGroup, PayloadsDoNotDependOnHowTheyAreMade) {
 
 TEST(OwnerGroup, ItemsDoNotDependOnTheBucket) {
   for (std::uint64_t seed = 200; seed < 200 + campaign_cases(20); ++seed) {
-    std::vector<std::vector<TestRefit::PlainItem>> reference;
+    std::vector<std::vector<TestOwnerRefit::PlainItem>> reference;
     for (const std::uint64_t bucket : {std::uint64_t{1}, std::uint64_t{900}, kGiB}) {
       RandomRefit random(seed, true);
       OwnerOptions options;
@@ -138,7 +138,7 @@ TEST(OwnerGroup, ItemsDoNotDependOnTheBucket) {
       ASSERT_TRUE(random.refit.group->initialize(0).ok());
       random.change();
       ASSERT_TRUE(random.refit.prepare(attempt_of(1, 1, 0)).ok());
-      std::vector<std::vector<TestRefit::PlainItem>> items;
+      std::vector<std::vector<TestOwnerRefit::PlainItem>> items;
       for (std::size_t i = 0; i < random.refit.sinks.size(); ++i) {
         items.push_back(random.refit.items(i));
       }

@@ -74,7 +74,7 @@ struct LoneRank {
 TEST(OwnerRanks, AGroupPerRank) {
   for (std::uint64_t seed = 301; seed < 311; seed += 2) {
     RandomRefit random(seed, true);
-    TestRefit& refit = random.refit;
+    TestOwnerRefit& refit = random.refit;
     OwnerOptions options;
     options.bucket_bytes = 700;
     ASSERT_TRUE(refit.start(1, options).ok());

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "source/owner_group.h"
-#include "source/test_refit.h"
+#include "source/test_owner_refit.h"
 #include "tests/support/temp_directory.h"
 #include "tests/support/test_allocations.h"
 
@@ -12,8 +12,8 @@ namespace dcr {
 namespace {
 
 // "rows" is cut by columns over two ranks, "made" is converted from the shards' bytes.
-std::unique_ptr<TestRefit> large_refit(std::uint64_t rows, std::uint64_t columns) {
-  auto refit = std::make_unique<TestRefit>(2);
+std::unique_ptr<TestOwnerRefit> large_refit(std::uint64_t rows, std::uint64_t columns) {
+  auto refit = std::make_unique<TestOwnerRefit>(2);
   refit->set_catalogue(
       {{"made", Dtype::kU8, {rows, columns}, 0}, {"rows", Dtype::kU8, {rows, columns}, 0}});
   const std::uint64_t half = columns / 2;
@@ -41,14 +41,14 @@ std::unique_ptr<TestRefit> large_refit(std::uint64_t rows, std::uint64_t columns
   return refit;
 }
 
-void change_every(TestRefit* refit, std::size_t step) {
-  for (TestRank& rank : refit->all_ranks) {
+void change_every(TestOwnerRefit* refit, std::size_t step) {
+  for (TestOwnerRank& rank : refit->all_ranks) {
     for (std::size_t at = 1; at < rank.storages[0].size(); at += step) ++rank.storages[0][at];
   }
 }
 
 // The canonical tensors of large_refit.
-Tensors large_dense(const TestRefit& refit, std::size_t rows, std::size_t columns) {
+Tensors large_dense(const TestOwnerRefit& refit, std::size_t rows, std::size_t columns) {
   Tensors tensors(2, Bytes(rows * columns));
   for (std::size_t r = 0; r < 2; ++r) {
     const Bytes& shard = refit.all_ranks[r].storages[0];
@@ -97,7 +97,7 @@ class DiscardingSink final : public PayloadSink {
 // Beside weights and baselines a group takes no more than it was given, however large the tensors.
 TEST(OwnerScale, MemoryIsBounded) {
   constexpr std::uint64_t kBytes = 256 << 20;
-  TestRefit refit(1);
+  TestOwnerRefit refit(1);
   refit.set_catalogue(
       {{"large", Dtype::kBF16, {kBytes / 2}, 0}, {"made", Dtype::kU8, {kBytes}, 0}});
   refit.add_task("task", {0}, Bytes(kBytes), {0, Dtype::kBF16, 0, {kBytes / 2}, {1}},
@@ -174,7 +174,7 @@ TEST(OwnerScale, ThreadsAndChunksDoNotCloseBuckets) {
 
 TEST(OwnerScale, ManyTinyTensors) {
   constexpr std::uint32_t kTensors = 20'000;
-  TestRefit refit(4);
+  TestOwnerRefit refit(4);
   std::vector<CanonicalTensor> tensors;
   for (std::uint32_t i = 0; i < kTensors; ++i) {
     tensors.push_back({"tensor." + std::to_string(i), Dtype::kBF16, {16}, 0});
@@ -187,7 +187,7 @@ TEST(OwnerScale, ManyTinyTensors) {
   ASSERT_TRUE(refit.start(2).ok());
   ASSERT_TRUE(refit.group->initialize(0).ok());
   Tensors resident = refit.dense();
-  for (TestRank& rank : refit.all_ranks) {
+  for (TestOwnerRank& rank : refit.all_ranks) {
     for (std::uint32_t i = 0; i < kTensors; i += 3) rank.storages[i][5] = 1;
   }
   ASSERT_TRUE(refit.prepare(attempt_on(1, AttemptMode::kMixed)).ok());

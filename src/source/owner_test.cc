@@ -9,7 +9,7 @@
 #include <mutex>
 #include <thread>
 
-#include "source/test_refit.h"
+#include "source/test_owner_refit.h"
 #include "tests/support/temp_directory.h"
 
 namespace dcr {
@@ -67,7 +67,7 @@ class FarMemory final : public SourceMemory {
 class OwnerTest : public testing::Test {
  protected:
   void make(OwnerOptions options = {}, const std::string& arena = {}) {
-    refit_ = std::make_unique<TestRefit>(2);
+    refit_ = std::make_unique<TestOwnerRefit>(2);
     refit_->set_catalogue({{"a", Dtype::kBF16, {100}, 0},
                            {"b", Dtype::kBF16, {100}, 0},
                            {"made", Dtype::kU8, {20}, 0}});
@@ -93,7 +93,7 @@ class OwnerTest : public testing::Test {
   }
 
   Bytes& bytes_of(const std::string& name) {
-    TestRank& rank = refit_->all_ranks[name == "task.a" ? 0 : 1];
+    TestOwnerRank& rank = refit_->all_ranks[name == "task.a" ? 0 : 1];
     return rank.storages[name == "s" ? 1 : 0];
   }
 
@@ -109,7 +109,7 @@ class OwnerTest : public testing::Test {
     EXPECT_TRUE(resident_ == refit_->dense());
   }
 
-  std::unique_ptr<TestRefit> refit_;
+  std::unique_ptr<TestOwnerRefit> refit_;
   Tensors resident_;
   std::vector<PrepareResult> results_;
   std::uint32_t made_owner_ = 0;
@@ -149,7 +149,7 @@ TEST_F(OwnerTest, WithoutAChangeNothingIsSentOrConverted) {
 // piece's first one is read.
 TEST(OwnerReadsAhead, BlocksOfAPiece) {
   constexpr std::uint64_t kWords = 300'000;  // five blocks of 65,536, in one piece
-  TestRefit refit(1);
+  TestOwnerRefit refit(1);
   refit.set_catalogue({{"cast", Dtype::kBF16, {kWords}, 0}, {"plain", Dtype::kF32, {kWords}, 0}});
   const Box all = {0, 0, {{kWords, 1, 1}}};
   Prng random(3);

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "source/test_refit.h"
+#include "source/test_owner_refit.h"
 
 namespace dcr {
 
@@ -152,7 +152,7 @@ class RandomRefit {
       const std::uint64_t begin = std::min(rows, r * step);
       const std::uint64_t size = std::min(rows, begin + step) - begin;
       refit.add_tracked(inputs[r + 1], {r}, random_bytes(&prng_, 1 + size * 5), Dtype::kU8);
-      TestRank& rank = refit.all_ranks[r];
+      TestOwnerRank& rank = refit.all_ranks[r];
       const Bytes* const own = &rank.storages.back();
       const Bytes* shared = nullptr;
       for (const TrackedSource& source : rank.input.tracked) {
@@ -180,7 +180,7 @@ class RandomRefit {
   void change_source(const std::string& name, std::uint64_t kind) {
     if (kind < 6 && prng_.below(2) == 0) return;
     const std::uint64_t seed = prng_.next();
-    for (TestRank& rank : refit.all_ranks) {
+    for (TestOwnerRank& rank : refit.all_ranks) {
       for (const ConversionTask& task : rank.input.tasks) {
         if (task.name == name) change_words(&rank, task.view, kind, seed);
       }
@@ -190,7 +190,7 @@ class RandomRefit {
     }
   }
 
-  static void change_words(TestRank* rank, const TensorView& view, std::uint64_t kind,
+  static void change_words(TestOwnerRank* rank, const TensorView& view, std::uint64_t kind,
                            std::uint64_t seed) {
     Prng prng(seed);
     Bytes& storage = rank->storages[static_cast<std::size_t>(view.storage)];
@@ -210,7 +210,7 @@ class RandomRefit {
   Dtype source_dtype_ = Dtype::kU8;
 
  public:
-  TestRefit refit;
+  TestOwnerRefit refit;
   Prng& prng() { return prng_; }
 };
 

@@ -1,20 +1,23 @@
 """An owner inside a trainer rank, without processes of DCR's own: payloads as bytes, to be carried
 by whoever calls."""
 
+import builtins
+import json
 import logging
 import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+import dcr.errors
 from dcr import _core
-from dcr.errors import InvalidArgument, Mismatch
+from dcr.errors import Error, InvalidArgument
 from dcr.torch.conversion import Export
 from dcr.torch.source import CanonicalDtype, SourceModel
 
@@ -376,8 +379,29 @@ def _alone(mine: bytes) -> Sequence[bytes]:
     return [mine]
 
 
-class _Heard(Mismatch):
-    """What another rank has said to all: it need not be said again."""
+def said_of(error: Exception) -> dict[str, str]:
+    """What other ranks are told of an error, so that they can raise the same."""
+    kinds = type(error).__mro__
+    kind = next(one for one in kinds if one.__module__ in ("builtins", "dcr.errors"))
+    return {
+        "failed": str(error),
+        "kind": kind.__name__,
+        "tensor": error.tensor if isinstance(error, Error) else "",
+    }
+
+
+def heard_from(said: dict[str, str], who: str) -> Exception:
+    """Another rank's error, of its own class: one of DCR's, or the nearest of Python's."""
+    text = f"{who}: {said['failed']}"
+    kind = getattr(dcr.errors, said["kind"], None)
+    if isinstance(kind, type) and issubclass(kind, Error):
+        return kind(text, said["tensor"])
+    kind = getattr(builtins, said["kind"], None)
+    # Few of Python's take more than their words (of a decoder, say).
+    if isinstance(kind, type) and issubclass(kind, Exception):
+        with suppress(TypeError):
+            return kind(text)
+    return RuntimeError(text)
 
 
 def declare(
@@ -389,15 +413,18 @@ def declare(
     """This rank's part of the model, and all ranks' declarations.
 
     `make` is given what tells whether any rank says yes. A rank that can't declare its part says so
-    to the others, which would wait for it.
+    to the others, which would wait for it, and raise the same.
     """
+
+    heard: list[Exception] = []
 
     def hear(mine: bytes) -> list[bytes]:
         of_all = list(exchange(mine))
         for other, said in enumerate(of_all):
             if said.startswith(_FAILED) and other != rank:
-                text = said.removeprefix(_FAILED).decode(errors="replace")
-                raise _Heard(f"rank {other} has no owner: {text}")
+                words = json.loads(said.removeprefix(_FAILED))
+                heard.append(heard_from(words, f"rank {other} has no owner"))
+                raise heard[0]
         return of_all
 
     def agree(mine: bool) -> bool:
@@ -406,10 +433,9 @@ def declare(
     try:
         source = make(agree)
         declaration = source.declaration(rank, ranks)
-    except _Heard:
-        raise
     except Exception as error:  # no memory, too
-        exchange(_FAILED + str(error).encode())
+        if error not in heard:  # what all have heard need not be said again
+            exchange(_FAILED + json.dumps(said_of(error)).encode())
         raise
     return source, hear(declaration)
 

@@ -14,7 +14,7 @@ from dcr import _core
 from dcr.errors import Error, InvalidArgument, Mismatch
 from dcr.run import Run
 from dcr.torch.conversion import Export
-from dcr.torch.owner import Exchange, declare, ranks_of, watch_steps
+from dcr.torch.owner import Exchange, declare, heard_from, ranks_of, said_of, watch_steps
 from dcr.torch.source import CanonicalDtype, SourceModel
 
 __all__ = ["Owner", "RefitHandle", "RefitResult"]
@@ -173,11 +173,15 @@ class Owner:
         self._joined: _core.RunOwner | None = None
         if replicas:
             self.check_replicas()
-        self._run = Run(run)
-        self._run.join(self)
-        with self._together("cannot take part in the run"):
-            self._joined = _core.RunOwner(self._run.core, self._core)
-            self._log = self._run.has_endpoint(self._joined.name, "owner", rank)
+        try:
+            with self._together("cannot take part in the run"):
+                self._run = Run(run)
+                self._run.join(self)
+                self._joined = _core.RunOwner(self._run.core, self._core)
+                self._log = self._run.has_endpoint(self._joined.name, "owner", rank)
+        except BaseException:
+            self.close()  # this rank may take part already
+            raise
 
     def __reduce__(self) -> Any:
         raise TypeError("Owner cannot be pickled or copied: it belongs to the process that made it")
@@ -268,12 +272,12 @@ class Owner:
             try:
                 yield
             except Exception as error:
-                self._hear(json.dumps({"failed": str(error)}))
+                self._hear(json.dumps(said_of(error)))
                 raise
-            for rank, said in enumerate(self._hear("{}")):
-                failed = json.loads(said).get("failed")
-                if failed is not None:
-                    raise Mismatch(f"rank {rank} {what}: {failed}")
+            for rank, words in enumerate(self._hear("{}")):
+                said = json.loads(words)
+                if said:
+                    raise heard_from(said, f"rank {rank} {what}")
         except BaseException:  # Ctrl-C, too, while other ranks are waited for
             self._undo()
             raise

@@ -44,7 +44,7 @@ class TestConverter final : public Converter {
 };
 
 // One rank's weights: storages by id.
-struct TestRank {
+struct TestOwnerRank {
   std::deque<Bytes> storages;
   HostSourceMemory memory;
   OwnerInput input;
@@ -56,9 +56,9 @@ struct TestRank {
   }
 };
 
-class TestRefit {
+class TestOwnerRefit {
  public:
-  explicit TestRefit(std::uint32_t ranks) : all_ranks(ranks), locals(ranks) {
+  explicit TestOwnerRefit(std::uint32_t ranks) : all_ranks(ranks), locals(ranks) {
     for (std::uint32_t i = 0; i < ranks; ++i) {
       all_ranks[i].input.rank = i;
       all_ranks[i].input.memory = &all_ranks[i].memory;
@@ -108,7 +108,7 @@ class TestRefit {
 
   Status make_geometry() {
     std::vector<OwnerDeclaration> declarations;
-    for (const TestRank& rank : all_ranks) {
+    for (const TestOwnerRank& rank : all_ranks) {
       DCR_ASSIGN(OwnerDeclaration declaration, declare_owner(rank.input));
       declarations.push_back(std::move(declaration));
     }
@@ -123,7 +123,7 @@ class TestRefit {
     executor = make_executor(threads);
     DCR_TRY(make_geometry());
     std::vector<Owner*> pointers;
-    for (const TestRank& rank : all_ranks) {
+    for (const TestOwnerRank& rank : all_ranks) {
       const std::string path = arena.empty() ? "" : arena + std::to_string(rank.input.rank);
       DCR_ASSIGN(std::unique_ptr<Owner> owner, Owner::create(geometry, rank.input, path));
       locals.connect(rank.input.rank, owner->residual());
@@ -151,7 +151,7 @@ class TestRefit {
     for (const CanonicalTensor& tensor : catalogue.tensors()) {
       tensors.emplace_back(static_cast<std::size_t>(tensor.words) * word_bytes(tensor.dtype), 0);
     }
-    for (const TestRank& rank : all_ranks) {
+    for (const TestOwnerRank& rank : all_ranks) {
       for (const ConversionTask& task : rank.input.tasks) export_task(rank, task, &tensors);
       for (const auto& converter : rank.converters) export_converter(*converter, &tensors);
     }
@@ -203,7 +203,7 @@ class TestRefit {
     return all;
   }
 
-  std::deque<TestRank> all_ranks;
+  std::deque<TestOwnerRank> all_ranks;
   std::vector<std::uint32_t> every_rank;
   Catalogue catalogue;
   LocalRanks locals;
@@ -236,7 +236,7 @@ class TestRefit {
     }
   }
 
-  void export_task(const TestRank& rank, const ConversionTask& task, Tensors* tensors) const {
+  void export_task(const TestOwnerRank& rank, const ConversionTask& task, Tensors* tensors) const {
     const Bytes& storage = rank.storages[static_cast<std::size_t>(task.view.storage)];
     const std::size_t from_width = word_bytes(task.view.dtype);
     for (const PlacementPart& part : task.placement) {
@@ -295,7 +295,7 @@ class TestRefit {
   }
 };
 
-inline std::vector<TestRefit::PlainItem> TestRefit::items(std::size_t owner) const {
+inline std::vector<TestOwnerRefit::PlainItem> TestOwnerRefit::items(std::size_t owner) const {
   std::vector<TensorSpec> specs;
   for (const CanonicalTensor& tensor : catalogue.tensors()) {
     specs.push_back({tensor.words, static_cast<std::uint8_t>(word_bytes(tensor.dtype)), false});
