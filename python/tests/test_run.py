@@ -110,13 +110,15 @@ def test_a_handle_and_optimizers(directory: Path) -> None:
     if child == 0:
         refused = 0
         calls = [one.close for one in made if one is not handle]
-        for call in (lambda: owner.refit("in a child"), core.committed, operator.status, *calls):
-            try:
-                call()
-            except RuntimeError as error:
-                refused += "made in another process" in str(error)
-        os._exit(refused)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3 + len(made) - 1
+        calls += [lambda: owner.refit("in a child"), core.committed, lambda: operator.look(0)]
+        try:
+            for call in calls:
+                with pytest.raises(RuntimeError, match="made in another process"):
+                    call()
+                refused += 1
+        finally:
+            os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == len(made) + 2
     operator.close()
     # What is refused changes nothing.
     with pytest.raises(errors.Exists, match="owner-0 takes part in this run already"):

