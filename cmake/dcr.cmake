@@ -127,14 +127,17 @@ function(dcr_suites out program)
       continue()
     endif()
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${source})
-    file(STRINGS ${source} lines
-      REGEX "^(TEST|TEST_F|TEST_P|RC_GTEST_PROP|INSTANTIATE_TEST_SUITE_P)\\([A-Za-z0-9]+")
-    if(NOT lines)
-      message(FATAL_ERROR "${CMAKE_CURRENT_SOURCE_DIR}/${source} defines no tests")
+    set(instantiate "INSTANTIATE_TEST_SUITE_P\\(")
+    file(STRINGS ${source} lines REGEX
+      "^(${instantiate}[A-Za-z0-9]+, [A-Za-z0-9]|(TEST|TEST_F|TEST_P|RC_GTEST_PROP)\\([A-Za-z0-9])")
+    file(STRINGS ${source} broken REGEX "^${instantiate}([A-Za-z0-9]+,)?$")
+    if(broken OR NOT lines)
+      message(FATAL_ERROR "${CMAKE_CURRENT_SOURCE_DIR}/${source}: no tests, or a suite that is not "
+        "on the line of its macro")
     endif()
     # Of a line only the suite: what follows may hold a list's separators.
-    list(TRANSFORM lines REPLACE "^INSTANTIATE_TEST_SUITE_P\\([A-Za-z0-9]+, " "TEST_P(")
-    list(TRANSFORM lines REPLACE "^[A-Z_]+\\(([A-Za-z0-9]+).*" "\\1")
+    list(TRANSFORM lines REPLACE
+      "^(${instantiate}[A-Za-z0-9]+, |[A-Z_]+\\()([A-Za-z0-9]+).*" "\\2")
     list(APPEND suites ${lines})
   endforeach()
   list(REMOVE_DUPLICATES suites)

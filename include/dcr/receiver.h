@@ -128,8 +128,10 @@ struct EmbeddedReceiverOptions {
   // Called when a stage of prewarm begins: "digests", "trace", "classify", "coverage". May be
   // empty.
   std::function<void(std::string_view stage)> prewarm_stage;
-  // Asked on the calling thread between the storages and tensors of prewarm, the tensors of an
-  // audit and the payloads of apply(): an error ends the call with it. May be empty.
+  // Asked on the calling thread whether to go on; an error ends the call with it. Asked by prewarm
+  // before each storage that is digested and each tensor that is classified, not while it traces;
+  // by audit before each tensor; by apply() before each payload and at the end, where an error
+  // fails the attempt. May be empty.
   std::function<Status()> interruption;
 };
 
@@ -222,8 +224,7 @@ class EmbeddedReceiver {
 // values can decide is refused for that reason, fills are taken for constants, and casts are not
 // tried: enough to see what a runtime's loader will do at a model's real size, never to apply by.
 // By tensor, ascending by name. Of the options, never_loaded, prewarm_stage and interruption
-// count. Errors as
-// create and prewarm.
+// count. Errors as create and prewarm.
 Result<std::vector<TensorClass>> trace_geometry(std::vector<CanonicalTensor> tensors,
                                                 Loader& loader, TargetMemory& memory,
                                                 const EmbeddedReceiverOptions& options);

@@ -93,7 +93,7 @@ class PythonReceiver {
                  nb::object stage, EmbeddedReceiverOptions options)
       : loader_(std::move(loader)), targets_(std::move(targets)), stage_(std::move(stage)) {
     options.prewarm_stage = stage_callback(&stage_);
-    // A run's thread has others wait for it, and no signals.
+    // A run's thread calls the core itself; signals come to the thread of a call from Python.
     options.interruption = [this] { return busy_ ? loader_.look_for_signals() : Status(); };
     receiver_ = take(EmbeddedReceiver::create(canonical_tensors(tensors), loader_,
                                               memory_of(targets_), std::move(options)));

@@ -1,8 +1,8 @@
 """Owners of plain modules: what one rank declares, and what its payloads say."""
 
-import json
 import multiprocessing
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -317,15 +317,42 @@ def test_what_a_rank_raises_is_heard_by_all(late: bool) -> None:
         (KeyError("w"), KeyError, ""),
         (torch.OutOfMemoryError("full"), RuntimeError, ""),
         (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "odd"), RuntimeError, ""),
+        (StopIteration("ended"), RuntimeError, ""),
     ],
 )
 def test_another_ranks_error_is_of_its_class(
     error: Exception, kind: type[Exception], tensor: str
 ) -> None:
-    heard = heard_from(json.loads(json.dumps(said_of(error))), "rank 3")
+    heard = heard_from(said_of(error), "rank 3")
     assert type(heard) is kind
     assert heard.args[0] == f"rank 3: {error}"
     assert getattr(heard, "tensor", "") == tensor
+
+
+@pytest.mark.parametrize("said", ["no room", "[]", "{}", '{"failed": 1}', "null"])
+def test_another_ranks_words_may_be_others(said: str) -> None:
+    heard = heard_from(said, "rank 3")
+    assert (type(heard), heard.args[0]) == (RuntimeError, f"rank 3: {said}")
+
+
+def test_a_rank_without_room_for_its_baseline(tmp_path: Path) -> None:
+    ranks = ThreadedRanks(2)
+
+    def owner_of(rank: int) -> Exception:
+        with pytest.raises(dcr.errors.Error) as raised:
+            ModelOwner(
+                torch.nn.Linear(3, 2),
+                exchange=ranks.exchange(rank),
+                rank=rank,
+                ranks=2,
+                baseline_file=str(tmp_path / "none" / "baseline") if rank else "",
+            )
+        return raised.value
+
+    first, second = ranks.run(owner_of)
+    assert type(first) is type(second)
+    assert str(first) == f"rank 1 has no owner: {second}"
+    assert "baseline" in str(second)
 
 
 def test_refused_by_name() -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -116,6 +117,8 @@ def test_a_handle_and_optimizers(directory: Path) -> None:
                 with pytest.raises(RuntimeError, match="made in another process"):
                     call()
                 refused += 1
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(refused)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == len(made) + 2

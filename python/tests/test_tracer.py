@@ -276,12 +276,12 @@ def test_stopped_by_the_keyboard() -> None:
 
 
 class Wide(torch.nn.Module):
-    """Buffers that take a while to read and, never written, no memory: 4 GB."""
+    """Buffers that take seconds to read and, never written, no memory: 16 GB."""
 
     def __init__(self) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.zeros(2))
-        for i in range(64):
+        for i in range(256):
             block = torch.from_numpy(np.zeros(1 << 26, np.uint8))
             self.register_buffer(f"block{i}", block, persistent=False)
 
@@ -294,7 +294,6 @@ def test_ctrl_c_in_what_calls_no_loader() -> None:
     print(f"prewarm: interrupted within {seconds:.2f} s")
     assert seconds < 5
     assert stages == ["digests"]
-    assert receiver.prewarm()["weight"].path == "traced"
 
 
 def test_one_call_at_a_time() -> None:

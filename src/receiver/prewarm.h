@@ -25,7 +25,8 @@ struct PrewarmOptions {
   bool prefer_scratch = false;            // traced tensors take the scratch path too
   // Called when a stage begins: "digests", "trace", "classify", "coverage". May be empty.
   std::function<void(std::string_view stage)> stage;
-  // Asked between storages and between tensors; an error ends it. May be empty.
+  // Asked before each storage is digested and each tensor classified, but not from the first trace
+  // until all that it wrote is explained; an error ends it. May be empty.
   std::function<Status()> interruption;
 };
 

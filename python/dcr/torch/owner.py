@@ -186,15 +186,11 @@ class ModelOwner:
         exchange, rank, ranks = ranks_of(exchange, rank, ranks)
         self._exchange = exchange
         self._progress = progress
-        self.source, declarations = declare(
+        self.source, self._core = declare(
             lambda agree: SourceModel(model, dtype=dtype, export=export, agree=agree),
             exchange,
             rank,
             ranks,
-        )
-        self._core = _core.EmbeddedOwner(
-            declarations,
-            rank,
             threads=threads,
             bucket_bytes=bucket_bytes,
             memory_bytes_max=memory_bytes_max,
@@ -379,28 +375,31 @@ def _alone(mine: bytes) -> Sequence[bytes]:
     return [mine]
 
 
-def said_of(error: Exception) -> dict[str, str]:
+def said_of(error: Exception) -> str:
     """What other ranks are told of an error, so that they can raise the same."""
     kinds = type(error).__mro__
     kind = next(one for one in kinds if one.__module__ in ("builtins", "dcr.errors"))
-    return {
-        "failed": str(error),
-        "kind": kind.__name__,
-        "tensor": error.tensor if isinstance(error, Error) else "",
-    }
+    tensor = error.tensor if isinstance(error, Error) else ""
+    return json.dumps({"failed": str(error), "kind": kind.__name__, "tensor": tensor})
 
 
-def heard_from(said: dict[str, str], who: str) -> Exception:
+def heard_from(said: str, who: str) -> Exception:
     """Another rank's error, of its own class: one of DCR's, or the nearest of Python's."""
-    text = f"{who}: {said['failed']}"
-    kind = getattr(dcr.errors, said["kind"], None)
-    if isinstance(kind, type) and issubclass(kind, Error):
-        return kind(text, said["tensor"])
-    kind = getattr(builtins, said["kind"], None)
-    # Few of Python's take more than their words (of a decoder, say).
-    if isinstance(kind, type) and issubclass(kind, Exception):
-        with suppress(TypeError):
-            return kind(text)
+    try:
+        words = json.loads(said)
+        text, kind, tensor = f"{who}: {words['failed']}", str(words["kind"]), str(words["tensor"])
+    except (ValueError, TypeError, KeyError):  # a rank of another version
+        return RuntimeError(f"{who}: {said}")
+    ours = getattr(dcr.errors, kind, None)
+    if isinstance(ours, type) and issubclass(ours, Error):
+        return ours(text, tensor)
+    # Some of Python's take more than their words (those of decoders), or mean something where they
+    # are raised.
+    builtin = getattr(builtins, kind, None)
+    if isinstance(builtin, type) and issubclass(builtin, Exception):
+        if not issubclass(builtin, StopIteration | StopAsyncIteration):
+            with suppress(TypeError):
+                return builtin(text)
     return RuntimeError(text)
 
 
@@ -409,11 +408,12 @@ def declare(
     exchange: Exchange,
     rank: int,
     ranks: int,
-) -> tuple[SourceModel, list[bytes]]:
-    """This rank's part of the model, and all ranks' declarations.
+    **options: Any,
+) -> tuple[SourceModel, _core.EmbeddedOwner]:
+    """This rank's part of the model, and its owner in the core, made with these options.
 
-    `make` is given what tells whether any rank says yes. A rank that can't declare its part says so
-    to the others, which would wait for it, and raise the same.
+    `make` is given what tells whether any rank says yes. A rank that can't have its part says so to
+    the others, which would wait for it, and raise the same.
     """
 
     heard: list[Exception] = []
@@ -422,7 +422,7 @@ def declare(
         of_all = list(exchange(mine))
         for other, said in enumerate(of_all):
             if said.startswith(_FAILED) and other != rank:
-                words = json.loads(said.removeprefix(_FAILED))
+                words = said.removeprefix(_FAILED).decode(errors="replace")
                 heard.append(heard_from(words, f"rank {other} has no owner"))
                 raise heard[0]
         return of_all
@@ -432,12 +432,13 @@ def declare(
 
     try:
         source = make(agree)
-        declaration = source.declaration(rank, ranks)
+        core = _core.EmbeddedOwner(hear(source.declaration(rank, ranks)), rank, **options)
+        hear(b"")
     except Exception as error:  # no memory, too
-        if error not in heard:  # what all have heard need not be said again
-            exchange(_FAILED + json.dumps(said_of(error)).encode())
+        if not any(error is one for one in heard):  # what all have heard need not be said again
+            exchange(_FAILED + said_of(error).encode())
         raise
-    return source, hear(declaration)
+    return source, core
 
 
 class WatchedOwner(Protocol):

@@ -146,15 +146,11 @@ class Owner:
         exchange, rank, ranks = ranks_of(exchange, rank, ranks)
         self._exchange = exchange
         self._replicas_every = check_replicas_every
-        self.source, declarations = declare(
+        self.source, self._core = declare(
             lambda agree: SourceModel(model, dtype=dtype, export=export, agree=agree),
             exchange,
             rank,
             ranks,
-        )
-        self._core = _core.EmbeddedOwner(
-            declarations,
-            rank,
             threads=threads,
             bucket_bytes=bucket_bytes,
             memory_bytes_max=memory_bytes_max,
@@ -272,10 +268,9 @@ class Owner:
             try:
                 yield
             except Exception as error:
-                self._hear(json.dumps(said_of(error)))
+                self._hear(said_of(error))
                 raise
-            for rank, words in enumerate(self._hear("{}")):
-                said = json.loads(words)
+            for rank, said in enumerate(self._hear("")):
                 if said:
                     raise heard_from(said, f"rank {rank} {what}")
         except BaseException:  # Ctrl-C, too, while other ranks are waited for
