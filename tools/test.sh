@@ -14,10 +14,10 @@ for preset in "$@"; do
     # others.
     failed=0
     pytest() { build/venv/bin/python -m pytest -q -rs "$@"; }
-    pytest python/tests/test_run*.py >build/pytest-runs.log 2>&1 &
+    pytest python/tests/test_run*.py python/tests/test_training*.py \
+      >build/pytest-runs.log 2>&1 &
     runs=$!
-    pytest python/tests/test_vllm*.py python/tests/test_training*.py \
-      >build/pytest-engines.log 2>&1 &
+    pytest python/tests/test_vllm*.py >build/pytest-engines.log 2>&1 &
     engines=$!
     others=()
     for pattern in test_run test_vllm test_training; do
