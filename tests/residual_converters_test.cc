@@ -151,14 +151,8 @@ struct Step {
 
 // One transition from `resident` to the trainer's weights, committed; every bit is compared.
 Step transition(Trainer& trainer, std::uint64_t version, AttemptMode mode, Tensors* resident) {
-  Attempt attempt;
-  attempt.attempt = version;
-  attempt.candidate = version;
-  attempt.base_version = version;
-  attempt.target_version = version + 1;
-  attempt.mode = mode;
   Step step;
-  auto prepared = trainer.refit.prepare(attempt);
+  auto prepared = trainer.refit.prepare(attempt_of(version, version, version, mode));
   EXPECT_TRUE(prepared.ok()) << prepared.status().message();
   if (!prepared.ok()) return step;
   for (const PrepareResult& owner : *prepared) {
@@ -255,10 +249,7 @@ TEST_F(ResidualConverters, RandomChangesInEveryMode) {
 // The scale changes while the attempt is under way: what a commit would keep is not what was sent.
 TEST_F(ResidualConverters, AChangeUnderTheRefitIsNamed) {
   for (std::uint32_t rank = 0; rank < 2; ++rank) change("adapter_a", rank, 1);
-  Attempt attempt;
-  attempt.attempt = attempt.candidate = attempt.base_version = 1;
-  attempt.target_version = 2;
-  ASSERT_TRUE(trainer_.refit.prepare(attempt).ok());
+  ASSERT_TRUE(trainer_.refit.prepare(attempt_of(1, 1, 1)).ok());
   for (std::uint32_t rank = 0; rank < 2; ++rank) change("adapter_a", rank, 3);
   const Status committed = trainer_.refit.group->commit(2);
   EXPECT_EQ(committed.code(), Code::kMismatch);

@@ -129,7 +129,7 @@ TEST(OwnerGroup, PayloadsDoNotDependOnHowTheyAreMade) {
 
 TEST(OwnerGroup, ItemsDoNotDependOnTheBucket) {
   for (std::uint64_t seed = 200; seed < 200 + campaign_cases(20); ++seed) {
-    std::vector<std::vector<TestOwnerRefit::PlainItem>> reference;
+    std::vector<std::vector<PlainItem>> reference;
     for (const std::uint64_t bucket : {std::uint64_t{1}, std::uint64_t{900}, kGiB}) {
       RandomRefit random(seed, true);
       OwnerOptions options;
@@ -138,7 +138,7 @@ TEST(OwnerGroup, ItemsDoNotDependOnTheBucket) {
       ASSERT_TRUE(random.refit.group->initialize(0).ok());
       random.change();
       ASSERT_TRUE(random.refit.prepare(attempt_of(1, 1, 0)).ok());
-      std::vector<std::vector<TestOwnerRefit::PlainItem>> items;
+      std::vector<std::vector<PlainItem>> items;
       for (std::size_t i = 0; i < random.refit.sinks.size(); ++i) {
         items.push_back(random.refit.items(i));
       }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/prng.h"
-#include "codec/item_reader.h"
+#include "source/test_plain_items.h"
 #include "source/test_sink.h"
 
 namespace dcr {
@@ -152,29 +152,11 @@ std::vector<Payload> read_payloads(const std::vector<TestTensor>& tensors, const
   return payloads;
 }
 
-// An item's identity and its changes, whatever payload it is in.
-struct PlainItem {
-  std::uint32_t tensor;
-  Encoding encoding;
-  ItemBox box;
-  std::vector<std::uint32_t> positions;
-  Bytes values;
-  bool operator==(const PlainItem&) const = default;
-};
-
 std::vector<PlainItem> plain_items(const std::vector<Payload>& payloads) {
   std::vector<PlainItem> items;
   for (const Payload& payload : payloads) {
     for (const ItemView& view : payload.items()) {
-      PlainItem item = {view.header.tensor, view.header.encoding, view.header.box, {}, {}};
-      ItemReader reader(view);
-      ChangeBlock block;
-      while (reader.next(&block)) {
-        item.positions.insert(item.positions.end(), block.positions, block.positions + block.count);
-        item.values.insert(item.values.end(), block.values,
-                           block.values + block.count * view.header.width);
-      }
-      items.push_back(std::move(item));
+      items.push_back(plain_item(view));
     }
   }
   return items;

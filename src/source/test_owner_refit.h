@@ -13,11 +13,11 @@
 
 #include "base/digest.h"
 #include "base/prng.h"
-#include "codec/item_reader.h"
 #include "codec/payload.h"
 #include "source/host_source_memory.h"
 #include "source/local_collective.h"
 #include "source/owner_group.h"
+#include "source/test_plain_items.h"
 #include "source/test_sink.h"
 #include "tensor/cast.h"
 #include "tensor/view.h"
@@ -182,15 +182,6 @@ class TestOwnerRefit {
     }
   }
 
-  // An item's identity and its changes, whatever payload it is in.
-  struct PlainItem {
-    std::uint32_t tensor;
-    Encoding encoding;
-    ItemBox box;
-    std::vector<std::uint32_t> positions;
-    Bytes values;
-    bool operator==(const PlainItem&) const = default;
-  };
   // Of one owner, by (tensor, offset).
   std::vector<PlainItem> items(std::size_t owner) const;
 
@@ -295,7 +286,7 @@ class TestOwnerRefit {
   }
 };
 
-inline std::vector<TestOwnerRefit::PlainItem> TestOwnerRefit::items(std::size_t owner) const {
+inline std::vector<PlainItem> TestOwnerRefit::items(std::size_t owner) const {
   std::vector<TensorSpec> specs;
   for (const CanonicalTensor& tensor : catalogue.tensors()) {
     specs.push_back({tensor.words, static_cast<std::uint8_t>(word_bytes(tensor.dtype)), false});
@@ -307,15 +298,7 @@ inline std::vector<TestOwnerRefit::PlainItem> TestOwnerRefit::items(std::size_t 
     EXPECT_TRUE(payload.ok()) << payload.status().message();
     if (!payload.ok()) return found;
     for (const ItemView& view : payload->items()) {
-      PlainItem item = {view.header.tensor, view.header.encoding, view.header.box, {}, {}};
-      ItemReader reader(view);
-      ChangeBlock block;
-      while (reader.next(&block)) {
-        item.positions.insert(item.positions.end(), block.positions, block.positions + block.count);
-        item.values.insert(item.values.end(), block.values,
-                           block.values + block.count * view.header.width);
-      }
-      found.push_back(std::move(item));
+      found.push_back(plain_item(view));
     }
   }
   std::stable_sort(found.begin(), found.end(), [](const PlainItem& a, const PlainItem& b) {
