@@ -99,7 +99,8 @@ def main() -> None:
     import dcr.run
     import torch
 
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch.distributed.fsdp", "dcr.torch"])
     found = context.Queue()
     with tempfile.TemporaryDirectory() as scratch:
         run = str(Path(scratch) / "run")

@@ -2,13 +2,14 @@
 
 import ctypes
 import hashlib
+import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ import pytest
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 WAIT_SECONDS = 60.0
+# To import PyTorch takes a process longer than most tests.
+FORKSERVER = multiprocessing.get_context("forkserver")
+FORKSERVER.set_forkserver_preload(["torch.distributed.fsdp", "dcr.torch"])
 
 
 class Net(torch.nn.Module):
@@ -128,24 +132,19 @@ def run_directory(path: Path) -> Iterator[Path]:
 class EngineProcess:
     """An engine in a process of its own, which can be killed at a point of the protocol.
 
-    It prints the digest of its weights whenever its gate opens.
+    It says the digest of its weights whenever its gate opens.
     """
 
     def __init__(self, directory: Path, name: str, kill: str = "") -> None:
-        environment = {**os.environ, "DCR_KILL": kill, "OMP_NUM_THREADS": "1"}
-        self.process = subprocess.Popen(
-            [sys.executable, __file__, str(directory), name],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
+        self.process, self._said = forked(serve, str(directory), name, kill)
 
     def next_opened(self) -> tuple[str, str]:
         """Label and digest of what it opened with next."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, f"the engine ended with {self.process.poll()}"
-        label, opened = line.split()
+        try:
+            label, opened = self._said.recv()
+        except EOFError:
+            self.process.join(WAIT_SECONDS)
+            raise AssertionError(f"the engine ended with {self.process.exitcode}") from None
         return label, opened
 
     def wait_for(self, label: str) -> str:
@@ -154,30 +153,48 @@ class EngineProcess:
             if found == label:
                 return opened
 
-    def end(self) -> int:
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join()
+
+    def end(self) -> int | None:
         """Its exit code, when it has ended; it is asked to, if it still runs."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(WAIT_SECONDS)
+        self.process.terminate()
+        self.process.join(WAIT_SECONDS)
+        code: int | None = self.process.exitcode
+        return code
 
 
-def serve(directory: str, name: str) -> None:
+def forked(function: Callable[..., None], *args: Any) -> tuple[Any, Connection]:
+    """A process that calls the function with the arguments and a pipe's end; the pipe's other."""
+    said, say = FORKSERVER.Pipe(duplex=False)
+    process = FORKSERVER.Process(target=function, args=(*args, say), daemon=True)
+    process.start()
+    say.close()
+    return process, said
+
+
+def serve(directory: str, name: str, kill: str, said: Connection) -> None:
     """What an EngineProcess runs."""
+    os.environ["DCR_KILL"] = kill
+    torch.set_num_threads(1)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     model = Net(99)
 
     class Agent(LabelAgent):
         def open(self, label: str) -> None:
             super().open(label)
-            print(label, digest(model), flush=True)
+            said.send((label, digest(model)))
 
     run = dcr.run.Run(directory)
     agent = Agent()
     run.gate(name, receivers=[f"{name}.0"], agent=agent)
     run.receiver(f"{name}.0", engine=name, model=model)
     signal.sigwait([signal.SIGTERM])
+    run.close()
 
 
-def train_without_the_gil(directory: str) -> None:
+def train_without_the_gil(directory: str, said: Connection) -> None:
     """A trainer whose second refit begins just before the GIL is held for good."""
     import dcr.torch
 
@@ -185,15 +202,7 @@ def train_without_the_gil(directory: str) -> None:
     owner = dcr.torch.Owner(model, run=directory)
     owner.refit("a")
     step(model, 1)
-    print(digest(model), flush=True)
+    said.send(digest(model))
     owner.refit("b", wait=False)
     ctypes.PyDLL(None).sleep(600)  # a call that does not let it go
-    print("let go", flush=True)
-
-
-if __name__ == "__main__":
-    if len(sys.argv) == 2:
-        train_without_the_gil(sys.argv[1])
-        sys.exit()
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-    serve(sys.argv[1], sys.argv[2])
+    said.send("let go")

@@ -21,7 +21,6 @@ import safetensors.torch
 import dcr.run
 import dcr.torch
 from dcr import errors
-import run_parts
 from interrupts import interrupted_after
 from run_parts import (
     Engine,
@@ -29,9 +28,11 @@ from run_parts import (
     LabelAgent,
     Net,
     digest,
+    forked,
     processes,
     run_directory,
     step,
+    train_without_the_gil,
     wait_until,
 )
 
@@ -169,18 +170,14 @@ def test_weights_that_change_under_an_open_refit(directory: Path) -> None:
 def test_no_data_thread_of_an_owner_takes_the_gil(directory: Path) -> None:
     """Weights are compared, compressed, sent and committed while a call holds the GIL."""
     engine = Engine(dcr.run.Run(directory), "engine", Net(1))
-    trainer = subprocess.Popen(
-        [sys.executable, run_parts.__file__, str(directory)], stdout=subprocess.PIPE, text=True
-    )
-    assert trainer.stdout is not None
+    trainer, said = forked(train_without_the_gil, str(directory))
     try:
         engine.wait_for("b")
-        wanted = trainer.stdout.readline().strip()
-        assert digest(engine.model) == wanted
+        assert digest(engine.model) == said.recv()
     finally:
         trainer.kill()
-        assert trainer.stdout.read() == ""  # it was held to its end
-        trainer.wait()
+    with pytest.raises(EOFError):  # it was held to its end
+        said.recv()
 
 
 def test_ctrl_c_ends_a_refit(directory: Path) -> None:

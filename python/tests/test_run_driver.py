@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -69,18 +70,13 @@ def test_how_a_run_stands(directory: Path) -> None:
         operator.look(1.0)
 
 
-def test_refit_time() -> None:
+def test_refit_time(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The program that measures refits, at a size that takes moments."""
-    tool = Path(__file__).resolve().parents[2] / "tools" / "refit_time.py"
-    ran = subprocess.run(
-        [sys.executable, tool, "--layers", "2", "--size", "64", "--refits", "2"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    lines = sorted(line.partition(":")[0] for line in ran.stdout.splitlines())
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "tools"))
+    words = ["refit_time", "--layers", "2", "--size", "64", "--refits", "2"]
+    monkeypatch.setattr(sys, "argv", words)
+    import_module("refit_time").main()
+    lines = sorted(line.partition(":")[0] for line in capsys.readouterr().out.splitlines())
     assert lines == [f"rank {rank} refit {number}" for rank in range(2) for number in range(2)]
 
 
@@ -94,8 +90,7 @@ def test_its_processes_outlive_who_started_them(directory: Path) -> None:
     starter = EngineProcess(directory, "engine")
     wait_until(lambda: all(len(of) == 1 for of in found()), found)
     there = found()
-    starter.process.kill()
-    starter.process.wait()
+    starter.kill()
     time.sleep(1)
     assert found() == there
     wait_until(lambda: found() == [[], [], []], found)

@@ -155,8 +155,7 @@ def test_two_machines(cluster: Cluster) -> None:
     assert not list((cluster.path / "shared" / "keys").glob("*"))
     assert not (cluster.path / "a" / "objects").exists()
     # An engine that is killed and comes back restores over the network.
-    there.process.kill()
-    there.process.wait()
+    there.kill()
     again = EngineProcess(cluster.b, "engine-b")
     assert again.wait_for("3") == digest(model)
     status = cluster.dcr("status", "--config", str(cluster.a)).stdout

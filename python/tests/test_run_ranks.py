@@ -21,10 +21,7 @@ import dcr.run  # noqa: E402
 import run_ranks  # noqa: E402
 from dcr.torch import Owner  # noqa: E402
 from owner_checks import ThreadedRanks  # noqa: E402
-from run_parts import Engine, Net, digest, run_directory  # noqa: E402
-
-FORKSERVER = multiprocessing.get_context("forkserver")
-FORKSERVER.set_forkserver_preload(["torch.distributed.fsdp", "dcr.torch"])
+from run_parts import FORKSERVER, Engine, Net, digest, run_directory  # noqa: E402
 
 
 @pytest.fixture

@@ -80,6 +80,8 @@ async def stands_still(request: Request) -> int:
 
 
 async def check_keep(engine: Any, run: Path, models: list[Path]) -> None:
+    receivers = (await told(run, GATE, "facts"))["receivers"]
+    assert len(set(receivers)) == 2
     first = Request(engine, "first", 4)
     await engine.resume_generation()
     assert await engine.wake_up()
@@ -94,7 +96,8 @@ async def check_keep(engine: Any, run: Path, models: list[Path]) -> None:
     await engine.resume_generation()
     assert await engine.wake_up()
     assert await stands_still(kept) == got
-    await told(run, "engine.0", "load", weights_of(models[1]))
+    for receiver in receivers:
+        await told(run, receiver, "load", weights_of(models[1]))
     await told(run, GATE, "open", "v1")
     assert spans(await kept.task) == [("v0", 0, got), ("v1", got, 300)]
     # A user's own pause outlives a refit.
@@ -140,11 +143,12 @@ def engine_of(run: Path | None, model: Path, parallel: dict[str, Any], **dcr: An
 
 
 def keeping(run: Path, models: list[Path]) -> None:
-    """`AsyncLLM`, keeping requests over refits."""
+    """`AsyncLLM` of two ranks, keeping requests over refits."""
     fork_engines()
+    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
 
     async def check() -> None:
-        engine = engine_of(run, models[0], {}, live_weights=True)
+        engine = engine_of(run, models[0], {"tensor_parallel_size": 2}, live_weights=True)
         await check_keep(engine, run, models)
         await check_abort(engine, run)
         await check_refused(engine, run)
@@ -205,10 +209,6 @@ def parts(run: Path, models: list[Path], gates: list[str], **parallel: int) -> N
     asyncio.run(check())
 
 
-def tensor_ranks(run: Path, models: list[Path]) -> None:
-    parts(run, models, ["engine"], tensor_parallel_size=2)
-
-
 def stages(run: Path, models: list[Path]) -> None:
     parts(run, models, ["engine"], pipeline_parallel_size=2)
 
@@ -218,7 +218,8 @@ def dense_ranks(run: Path, models: list[Path]) -> None:
 
 
 def test_tensor_parallel_ranks_are_one_engine(tmp_path: Path) -> None:
-    Child(tensor_ranks, tmp_path, make_model(tmp_path, 2)).result()
+    """Its requests are kept over refits, aborted, and fail where it can never open."""
+    Child(keeping, tmp_path, make_model(tmp_path, 2)).result()
 
 
 @pytest.mark.long
@@ -231,9 +232,6 @@ def test_dense_data_parallel_ranks_are_engines(tmp_path: Path) -> None:
     Child(dense_ranks, tmp_path, make_model(tmp_path, 2)).result()
 
 
-def test_requests_are_kept_or_fail(tmp_path: Path) -> None:
-    Child(keeping, tmp_path, make_model(tmp_path, 2)).result()
-
-
+@pytest.mark.long
 def test_requests_are_drained(tmp_path: Path) -> None:
     Child(draining, tmp_path, make_model(tmp_path, 2)).result()

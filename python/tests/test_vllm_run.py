@@ -277,6 +277,7 @@ def fresh_ranks(model: Path, directory: Path) -> Any:
     return asyncio.run(check())
 
 
+@pytest.mark.long
 def test_data_parallel_ranks_of_experts(run: Path, tmp_path: Path) -> None:
     (model,) = make_model(tmp_path, 1, experts=True)
     saved = [tmp_path / f"step{number}" for number in range(2)]
@@ -285,7 +286,8 @@ def test_data_parallel_ranks_of_experts(run: Path, tmp_path: Path) -> None:
     assert early == found[0][0][1] and found[0] != found[1]
 
 
-@pytest.mark.parametrize("overdue", ["abort", pytest.param("wait", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("overdue", ["abort", "wait"])
 def test_requests_that_do_not_drain(run: Path, tmp_path: Path, overdue: str) -> None:
     run.mkdir(mode=0o700)
     drain_ms = 2000 if overdue == "abort" else 300
@@ -320,6 +322,7 @@ def test_dummy_weights_are_audited_once_they_are_replaced(run: Path, tmp_path: P
     assert found == Child(fresh, tmp_path / "saved").result()
 
 
+@pytest.mark.long
 def test_llm(run: Path, tmp_path: Path) -> None:
     (model,) = make_model(tmp_path, 1)
     Child(llm, run, model, **REAL).result()

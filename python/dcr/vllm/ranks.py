@@ -165,7 +165,7 @@ class Channel:
         self._store.add(f"dcr/answers/{number}", 1)
 
     def leave(self) -> None:
-        self._store.set(f"dcr/left/{self.rank}", "")
+        self._store.add(f"dcr/left/{self.rank}", 1)  # answered, which what is set is not
 
 
 class RanksGate(EngineGate):
