@@ -228,7 +228,7 @@ ReceiverAttempt make_attempt(nb::handle run, std::uint64_t attempt, std::uint64_
   return made;
 }
 
-void bind_targets(nb::module_& module) {
+void bind_receiver_targets(nb::module_& module) {
   nb::class_<HostTargets>(module, "HostTargets",
                           "Parameters in host memory, by their addresses, and scratch beside them.")
       .def(nb::new_([](std::uint64_t scratch_bytes_max) {
@@ -260,7 +260,7 @@ void bind_targets(nb::module_& module) {
       .def("add", &SizedTargets::add, nb::arg("bytes"), "Adds a storage. Returns its id.");
 }
 
-void bind_results(nb::module_& module) {
+void bind_receiver_results(nb::module_& module) {
   nb::class_<TensorClass>(module, "TensorClass", "What prewarm found out about a tensor.")
       .def_prop_ro(
           "path", [](const TensorClass& one) { return std::string(path_name(one.path)); },
@@ -500,9 +500,9 @@ EmbeddedReceiver& embedded_receiver(nb::handle object) {
 
 void bind_receiver(nb::module_& module) {
   bind_loader(module);
-  bind_targets(module);
+  bind_receiver_targets(module);
   bind_operation_targets(module);
-  bind_results(module);
+  bind_receiver_results(module);
   bind_placements(module);
   ReceiverClass type(module, "EmbeddedReceiver", "The receiver of one serving rank.",
                      nb::type_slots(receiver_slots));
