@@ -12,6 +12,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "simd/front_lanes.h"
 #include "simd/kernels.h"
 #include "simd/targets.h"
 #include "simd/words.h"
@@ -442,12 +443,17 @@ HWY_INLINE std::size_t expand_eight_gaps(const std::uint8_t* gaps, std::uint32_t
   sums = hn::Add(sums, hn::ShiftLeftLanes<4>(d16, sums));
   const auto before = hn::Set(d32, *next - 1);
   *next += hn::ExtractLane(sums, 7);
-  if (kContinued) sums = hn::Compress(sums, last);
+  const std::uint64_t ends = kContinued ? bits_of(d16, last) : 255;
+  if (kContinued) {
+    const hn::Repartition<std::uint8_t, decltype(d16)> bytes;
+    const auto front = hn::Load(bytes, kFrontLanes.bytes[ends]);
+    sums = hn::BitCast(d16, hn::TableLookupBytes(hn::BitCast(bytes, sums), front));
+  }
   const auto low = hn::PromoteTo(d32, hn::LowerHalf(d16_half, sums));
   const auto high = hn::PromoteTo(d32, hn::UpperHalf(d16_half, sums));
   hn::StoreU(hn::Add(low, before), d32, positions);
   hn::StoreU(hn::Add(high, before), d32, positions + 4);
-  return kContinued ? hn::CountTrue(d16, last) : 8;
+  return static_cast<std::size_t>(std::popcount(ends));
 }
 
 // Whether any of kGapBytes bytes is 255.

@@ -19,10 +19,12 @@ namespace dcr {
 namespace {
 
 constexpr unsigned kWidths[] = {1, 2, 4, 8};
-constexpr Encoding kEncodings[] = {Encoding::kOverwrite, Encoding::kXor, Encoding::kAdd};
 constexpr std::uint8_t kGuard = 0xa7;
 
-Encoding encoding_of(std::uint64_t number) { return kEncodings[number % 3]; }
+Encoding encoding_of(std::uint64_t number) {
+  constexpr Encoding kAll[] = {Encoding::kOverwrite, Encoding::kXor, Encoding::kAdd};
+  return kAll[number % 3];
+}
 
 // What a scan gives, and whether it stayed within its outputs.
 class ScanOutputs {
