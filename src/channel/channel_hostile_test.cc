@@ -137,10 +137,10 @@ class ChannelHostileTest : public ChannelTest {
 TEST_F(ChannelHostileTest, AnUnknownKeyIsRefusedAndToldOfOnce) {
   const KeyPair stranger = make_key_pair();
   for (int i = 0; i < 20; ++i) {
+    const std::uint64_t before = b_->counts().refused_connections;
     RawSocket socket(ZMQ_PUSH);
     socket.set_keys(stranger, keys_.at("b").public_key);
     socket.connect(b_->address());
-    const std::uint64_t before = b_->counts().refused_connections;
     eventually([&] { return b_->counts().refused_connections > before; });
     EXPECT_FALSE(socket.send(encode_envelope(from_to("a", "b"), {})));
   }
