@@ -13,15 +13,30 @@ function(dcr_headers name)
 endfunction()
 
 # What most files of the libraries include; it is most of what they compile.
-dcr_headers(dcr_standard_headers
-  HEADERS <algorithm> <array> <cstring> <functional> <map> <memory> <optional> <span> <string>
-    <utility> <vector>)
+set(DCR_STANDARD_HEADERS <algorithm> <array> <cstring> <functional> <map> <memory> <optional> <span>
+  <string> <utility> <vector>)
+dcr_headers(dcr_standard_headers HEADERS ${DCR_STANDARD_HEADERS})
+if(CMAKE_BUILD_TYPE STREQUAL "Debug")
+  # Those of one level of optimisation cannot be read at another.
+  set(DCR_OPTIMIZED_HEADERS dcr_optimized_headers)
+  dcr_headers(${DCR_OPTIMIZED_HEADERS} HEADERS ${DCR_STANDARD_HEADERS})
+  target_compile_options(${DCR_OPTIMIZED_HEADERS} PRIVATE -O1)
+else()
+  set(DCR_OPTIMIZED_HEADERS dcr_standard_headers)
+endif()
 
-# dcr_library(<folder> SOURCES … DEPS …): the static library dcr_<folder>, all warnings on.
+# dcr_library(<folder> SOURCES … DEPS … [OPTIMIZED]): the static library dcr_<folder>, all warnings
+# on. OPTIMIZED: where sanitizers look for faults too, for its loops go over weights; most other code
+# takes longer to optimise than to run there.
 function(dcr_library folder)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "OPTIMIZED" "" "SOURCES;DEPS" ${ARGN})
   add_library(dcr_${folder} STATIC ${ARG_SOURCES})
-  target_precompile_headers(dcr_${folder} REUSE_FROM dcr_standard_headers)
+  if(ARG_OPTIMIZED)
+    target_compile_options(dcr_${folder} PRIVATE $<$<CONFIG:Debug>:-O1>)
+    target_precompile_headers(dcr_${folder} REUSE_FROM ${DCR_OPTIMIZED_HEADERS})
+  else()
+    target_precompile_headers(dcr_${folder} REUSE_FROM dcr_standard_headers)
+  endif()
   target_include_directories(dcr_${folder} PUBLIC
     ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
   target_link_libraries(dcr_${folder} PUBLIC ${ARG_DEPS} PRIVATE dcr_warnings)
@@ -111,7 +126,9 @@ function(dcr_test_program program optimized)
   if(CMAKE_CROSSCOMPILING)
     target_compile_definitions(${program} PRIVATE DCR_EMULATED)
   endif()
-  if(NOT optimized)
+  if(optimized)
+    target_compile_options(${program} PRIVATE $<$<CONFIG:Debug>:-O1>)
+  else()
     target_precompile_headers(${program} REUSE_FROM dcr_test_headers)
     target_compile_options(${program} PRIVATE ${DCR_TEST_OPTIMIZATION})
   endif()

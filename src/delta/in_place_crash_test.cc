@@ -67,12 +67,14 @@ TEST(InPlaceCrashTest, EveryOperationOfRandomSteps) {
 TEST(InPlaceCrashTest, EveryOperationOfAChain) {
   for (std::uint64_t seed = 1000; seed < 1000 + campaign_cases(5); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    crash_everywhere(random_scenario(seed, 3), 1, 4);
+    crash_everywhere(random_scenario(seed, 3), 1, 4, DCR_CAMPAIGN > 1);
     if (HasFatalFailure()) return;
   }
 }
 
-TEST(InPlaceCrashTest, EveryOperationOfABusyStep) { crash_everywhere(busy_scenario(), 1, 40); }
+TEST(InPlaceCrashTest, EveryOperationOfABusyStep) {
+  crash_everywhere(busy_scenario(), 1, DCR_CAMPAIGN > 1 ? 8 : 40, DCR_CAMPAIGN > 1);
+}
 
 // The run that completes an interrupted one is interrupted as well, at each of its operations.
 void crash_twice(const Scenario& scenario, std::uint64_t stride) {
@@ -95,11 +97,11 @@ void crash_twice(const Scenario& scenario, std::uint64_t stride) {
 }
 
 TEST(InPlaceCrashTest, TwoCrashesOfAPlainStep) {
-  crash_twice(make_scenario({plain_checkpoint(), changed_checkpoint()}), 1);
+  crash_twice(make_scenario({plain_checkpoint(), changed_checkpoint()}), DCR_CAMPAIGN > 1 ? 3 : 1);
 }
 
 TEST(InPlaceCrashTest, TwoCrashesOfABusyStep) {
-  crash_twice(busy_scenario(), DCR_CAMPAIGN > 1 ? 7 : 1);
+  crash_twice(busy_scenario(), DCR_CAMPAIGN > 1 ? 11 : 1);
 }
 
 // A run that fails and lives on: before the first journal it leaves what it found.
