@@ -2,7 +2,6 @@
 driver."""
 
 import json
-import multiprocessing
 import os
 import re
 import subprocess
