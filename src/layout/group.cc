@@ -1,6 +1,7 @@
 #include "layout/group.h"
 
 #include <algorithm>
+#include <compare>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -32,6 +33,8 @@ class Grouper {
         owners_.push_back({r, m});
       }
     }
+    by_key_.reserve(catalogue.size());
+    members_.reserve(catalogue.size());
   }
 
   Result<std::vector<LayoutGroup>> make() {
@@ -54,6 +57,10 @@ class Grouper {
  private:
   struct PatternOwner {
     std::uint32_t rule = 0, member = 0;
+  };
+  struct Member {
+    std::uint32_t group = 0, slot = 0, tensor = 0;
+    auto operator<=>(const Member&) const = default;
   };
 
   Status check_found(std::uint32_t tensor, const PatternSet::Found& found) const {
@@ -113,24 +120,25 @@ class Grouper {
                 name};
       }
       groups_.push_back(std::move(group));
-      members_.emplace_back();
     }
     const std::size_t slot = (rule.stacked ? expert : 0) * rule.match.size() + member;
-    members_[found->second].emplace_back(static_cast<std::uint32_t>(slot), tensor);
+    members_.push_back({found->second, static_cast<std::uint32_t>(slot), tensor});
     return {};
   }
 
   // Gives groups their members, which must be there but for tensors that no rank has.
   Status complete() {
+    std::sort(members_.begin(), members_.end());
     std::unordered_map<std::string_view, const LayoutGroup*> names;
-    for (std::size_t i = 0; i < groups_.size(); ++i) {
+    names.reserve(groups_.size());
+    auto next = members_.begin();
+    for (std::uint32_t i = 0; i < groups_.size(); ++i) {
       LayoutGroup& group = groups_[i];
       const LayoutRule& rule = layout_.rules[group.rule];
-      std::sort(members_[i].begin(), members_[i].end());
       std::size_t slot = 0;  // the first without a tensor
-      for (const auto& [at, tensor] : members_[i]) {
-        if (at == slot) ++slot;
-        group.members.push_back(tensor);
+      for (; next != members_.end() && next->group == i; ++next) {
+        if (next->slot == slot) ++slot;
+        group.members.push_back(next->tensor);
       }
       if (rule.mapping == MappingClass::kNone) continue;
       const std::string& name = catalogue_[group.members.front()].name;
@@ -161,8 +169,8 @@ class Grouper {
   std::vector<PatternOwner> owners_;  // index: pattern
   std::unordered_map<std::string, std::uint32_t> by_key_;
   std::vector<LayoutGroup> groups_;
-  // By group: (slot, tensor). What a rule says of experts takes no memory unless they are there.
-  std::vector<std::vector<std::pair<std::uint32_t, std::uint32_t>>> members_;
+  // What a rule says of experts takes no memory unless they are there.
+  std::vector<Member> members_;
   std::vector<std::string_view> values_;
   std::string key_;
 };

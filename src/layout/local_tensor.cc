@@ -30,6 +30,7 @@ struct Slab {
 
   Shape shape() const {
     Shape made;
+    made.reserve(axes.size());
     for (const Axis& axis : axes) made.push_back(axis.size);
     if (!made.empty()) made[dim] = size;
     return made;
@@ -57,6 +58,7 @@ Result<std::vector<Axis>> axes_of(const CanonicalTensor& tensor, const LayoutRul
   }
   const Shape strides = contiguous_strides(tensor.shape);
   std::vector<Axis> axes;
+  axes.reserve(strides.size());
   if (rule.permute.empty()) {
     for (std::size_t d = 0; d < strides.size(); ++d) axes.push_back({tensor.shape[d], strides[d]});
     return axes;
@@ -153,6 +155,7 @@ Status join(const Catalogue& catalogue, const LayoutRule& rule, const std::vecto
     Box box;
     box.src_offset = i / count * slot_words + (strides.empty() ? 0 : row * strides[0]);
     if (!slab.axes.empty()) box.dst_offset = slab.begin * slab.axes[slab.dim].stride;
+    box.dims.reserve(slab.axes.size());
     for (std::size_t d = 0; d < slab.axes.size(); ++d) {
       box.dims.push_back({sizes[d], strides[d], slab.axes[d].stride});
     }
@@ -313,6 +316,7 @@ Result<LocalTensor> make_local_tensor(const Catalogue& catalogue, const LayoutRu
   const bool whole =
       rule.mapping == MappingClass::kVocabulary || rule.mapping == MappingClass::kQkv;
   std::vector<Slab> slabs;
+  slabs.reserve(members.size());
   for (std::size_t i = 0; i < members.size(); ++i) {
     const CanonicalTensor& tensor = catalogue[members[i]];
     Slab slab;

@@ -107,7 +107,11 @@ std::uint32_t pieces_of(const LayoutRule& rule) {
 }
 
 std::string piece_name(const LayoutRule& rule, const LayoutGroup& group, std::uint32_t piece) {
-  return pieces_of(rule) > 1 ? group.name + "/" + std::to_string(piece) : group.name;
+  if (pieces_of(rule) <= 1) return group.name;
+  const std::string number = std::to_string(piece);
+  std::string name;
+  name.reserve(group.name.size() + 1 + number.size());
+  return name.append(group.name).append(1, '/').append(number);
 }
 
 // check_tasks, source tensor by source tensor.

@@ -60,7 +60,9 @@ struct Planned {
 
 class Planner {
  public:
-  explicit Planner(const SourcePlanInput& input) : input_(input) {}
+  explicit Planner(const SourcePlanInput& input) : input_(input) {
+    planned_.reserve(input.tasks.size() + input.tracked.size());
+  }
 
   Status add_task(std::uint32_t index) {
     const ConversionTask& task = input_.tasks[index];

@@ -90,19 +90,21 @@ Status validate_box(const Box& box, std::uint64_t src_elements, std::uint64_t ds
 }
 
 Box normalize(Box box) {
-  std::vector<BoxDimension> kept;  // innermost first
-  for (std::size_t i = box.dims.size(); i-- > 0;) {
-    const BoxDimension& dim = box.dims[i];
+  std::vector<BoxDimension>& dims = box.dims;
+  std::size_t first = dims.size();  // those from here on are kept
+  for (std::size_t i = dims.size(); i-- > 0;) {
+    const BoxDimension dim = dims[i];
     if (dim.size == 0) return {0, 0, {{0, 1, 1}}};
     if (dim.size == 1) continue;
-    if (!kept.empty() && continues(dim.src_stride, kept.back().size, kept.back().src_stride) &&
-        continues(dim.dst_stride, kept.back().size, kept.back().dst_stride)) {
-      kept.back().size *= dim.size;
+    if (first < dims.size() &&
+        continues(dim.src_stride, dims[first].size, dims[first].src_stride) &&
+        continues(dim.dst_stride, dims[first].size, dims[first].dst_stride)) {
+      dims[first].size *= dim.size;
     } else {
-      kept.push_back(dim);
+      dims[--first] = dim;
     }
   }
-  box.dims.assign(kept.rbegin(), kept.rend());
+  dims.erase(dims.begin(), dims.begin() + static_cast<std::ptrdiff_t>(first));
   return box;
 }
 

@@ -1,8 +1,10 @@
 // Whether boxes reach destinations twice or not at all. Both questions are answered by a sweep over
 // the destination indices in ascending order; what is regular is factored out before it.
 #include <algorithm>
+#include <functional>
 #include <queue>
 #include <string>
+#include <utility>
 
 #include "tensor/box.h"
 
@@ -46,30 +48,35 @@ struct Cells {
 Cells cells_of(const Box& box) {
   Cells cells;
   cells.start = box.dst_offset;
+  if (box.dims.size() == 1 && box.dims[0].dst_stride == 1) {
+    cells.length = box.dims[0].size;
+    return cells;
+  }
   for (const BoxDimension& dim : box.dims) {
     if (dim.size > 1) cells.axes.push_back({dim.size, dim.dst_stride});
   }
   std::sort(cells.axes.begin(), cells.axes.end(), [](const CellAxis& a, const CellAxis& b) {
     return a.stride != b.stride && (a.stride == 0 || (b.stride != 0 && a.stride > b.stride));
   });
-  std::vector<CellAxis> merged;
-  for (const CellAxis& axis : cells.axes) {
-    if (!merged.empty() && merged.back().stride == axis.size * axis.stride) {
-      merged.back() = {merged.back().size * axis.size, axis.stride};
+  std::size_t merged = 0;  // so many axes are left
+  for (const CellAxis axis : cells.axes) {
+    if (merged > 0 && cells.axes[merged - 1].stride == axis.size * axis.stride) {
+      cells.axes[merged - 1] = {cells.axes[merged - 1].size * axis.size, axis.stride};
     } else {
-      merged.push_back(axis);
+      cells.axes[merged++] = axis;
     }
   }
-  if (!merged.empty() && merged.back().stride == 1) {
-    cells.length = merged.back().size;
-    merged.pop_back();
+  cells.axes.resize(merged);
+  if (!cells.axes.empty() && cells.axes.back().stride == 1) {
+    cells.length = cells.axes.back().size;
+    cells.axes.pop_back();
   }
-  cells.axes = std::move(merged);
   return cells;
 }
 
 std::vector<Cells> cells_of(const std::vector<Box>& boxes) {
   std::vector<Cells> all;
+  all.reserve(boxes.size());
   for (const Box& box : boxes) {
     if (box.elements() != 0) all.push_back(cells_of(box));
   }
@@ -82,9 +89,12 @@ std::vector<Cells> cells_of(const std::vector<Box>& boxes) {
 class RunSweep {
  public:
   RunSweep(const Cells* begin, const Cells* end) {
+    std::vector<Node> nodes;
+    nodes.reserve(static_cast<std::size_t>(end - begin));
     for (const Cells* cells = begin; cells != end; ++cells) {
-      heap_.push({cells->start, cells, 0, cells->axes.empty() ? 1 : cells->axes[0].size});
+      nodes.push_back({cells->start, cells, 0, cells->axes.empty() ? 1 : cells->axes[0].size});
     }
+    heap_ = std::priority_queue<Node>(std::less<Node>(), std::move(nodes));
   }
 
   // The next run as [start, end); false after the last.

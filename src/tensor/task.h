@@ -30,13 +30,15 @@ struct ConversionTask {
   std::vector<std::uint32_t> replicas;
 };
 
+inline std::uint64_t name_hash(std::string_view name) {
+  return xxh3_64({reinterpret_cast<const std::uint8_t*>(name.data()), name.size()});
+}
+
 // Whether `rank` is the one among the ranks that hold a source tensor which owns it: the one at
-// index xxh3_64(name) % replicas.size() (paper A.1). REQUIRES: replicas is not empty.
+// index name_hash(name) % replicas.size() (paper A.1). REQUIRES: replicas is not empty.
 inline bool owns(std::string_view name, std::span<const std::uint32_t> replicas,
                  std::uint32_t rank) {
-  const std::uint64_t hash =
-      xxh3_64({reinterpret_cast<const std::uint8_t*>(name.data()), name.size()});
-  return replicas[static_cast<std::size_t>(hash % replicas.size())] == rank;
+  return replicas[static_cast<std::size_t>(name_hash(name) % replicas.size())] == rank;
 }
 
 }  // namespace dcr
