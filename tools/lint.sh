@@ -18,10 +18,12 @@ python3 tools/tidy.py || failed=1
 echo "== mypy"
 # As the package is installed, with the stubs that its build makes.
 tools/python.sh
-build/venv/bin/python -m mypy || failed=1
+build/venv/bin/python -m mypy &
+package=$!
 # Scripts, whose libraries have no types; another cache, for options differ.
 build/venv/bin/python -m mypy --ignore-missing-imports --follow-imports=silent \
   --cache-dir build/mypy-training python/training/*.py || failed=1
+wait $package || failed=1
 
 echo "== clang-tidy"
 # The compile commands of a clang build without precompiled headers and sanitizers: those would only

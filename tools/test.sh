@@ -10,12 +10,12 @@ for preset in "$@"; do
     echo "== python: build"
     tools/python.sh
     echo "== python: test"
-    # Those of runs and of engines wait for their processes most of the time: they go beside the
-    # others.
-    failed=0
     # Dozens of processes import PyTorch and vLLM, which takes each of them half as long once what
     # they import was compiled.
     unset PYTHONDONTWRITEBYTECODE
+    # Those of runs and of engines wait for their processes most of the time: they go beside the
+    # others.
+    failed=0
     pytest() { build/venv/bin/python -m pytest -q -rs "$@"; }
     pytest python/tests/test_run*.py python/tests/test_training*.py \
       >build/pytest-runs.log 2>&1 &

@@ -145,7 +145,6 @@ TESTED_BY = {
     "src/codec/item_reader.cc": ("src/codec/item_test.cc", "tested as a round trip"),
     "src/codec/payload_writer.cc": ("src/codec/payload_test.cc", "tested as a round trip"),
     "src/device/load_device.cc": ("src/device/device_memory_test.cc", "what devices come from"),
-    "src/layout/group.cc": ("src/layout/owner_plan_test.cc", "part of every plan"),
     "src/layout/local_tensor.cc": ("src/layout/owner_plan_test.cc", "compared with formulas"),
     "src/layout/receiver_plan.cc": ("src/layout/reference_loader_test.cc", "what it loads by"),
     "src/layout/shard.cc": ("src/layout/owner_plan_test.cc", "the inverse of a plan's tasks"),

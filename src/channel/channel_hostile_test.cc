@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
+#include <array>
 #include <string>
 #include <vector>
 

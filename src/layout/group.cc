@@ -1,8 +1,8 @@
 #include "layout/group.h"
 
 #include <algorithm>
-#include <compare>
 #include <string_view>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 
@@ -60,7 +60,9 @@ class Grouper {
   };
   struct Member {
     std::uint32_t group = 0, slot = 0, tensor = 0;
-    auto operator<=>(const Member&) const = default;
+    bool operator<(const Member& other) const {
+      return std::tie(group, slot, tensor) < std::tie(other.group, other.slot, other.tensor);
+    }
   };
 
   Status check_found(std::uint32_t tensor, const PatternSet::Found& found) const {
@@ -169,7 +171,7 @@ class Grouper {
   std::vector<PatternOwner> owners_;  // index: pattern
   std::unordered_map<std::string, std::uint32_t> by_key_;
   std::vector<LayoutGroup> groups_;
-  // What a rule says of experts takes no memory unless they are there.
+  // In order from complete() on. What a rule says of experts takes no memory unless they are there.
   std::vector<Member> members_;
   std::vector<std::string_view> values_;
   std::string key_;

@@ -1,14 +1,14 @@
 #include "source/geometry.h"
 
 #include <algorithm>
-#include <compare>
 #include <map>
+#include <numeric>
+#include <span>
 #include <string_view>
 #include <tuple>
 #include <utility>
 
 #include "base/cancelled.h"
-#include "base/digest.h"
 #include "tensor/box.h"
 #include "tensor/text.h"
 
@@ -26,7 +26,6 @@ std::string rank_text(std::vector<std::uint32_t> ranks) {
 
 // One rank's boxes of one canonical tensor.
 struct Share {
-  std::uint32_t tensor = 0;
   std::uint32_t rank = 0;
   const Box* box = nullptr;
 };
@@ -131,7 +130,9 @@ class GeometryBuilder {
     std::uint64_t hash = 0;
     std::string_view name;
     std::uint32_t rank = 0;
-    auto operator<=>(const Source&) const = default;
+    bool operator<(const Source& other) const {
+      return std::tie(hash, name, rank) < std::tie(other.hash, other.name, other.rank);
+    }
   };
   static Source source_of(std::string_view name, std::uint32_t rank) {
     return {name_hash(name), name, rank};
@@ -325,7 +326,9 @@ class GeometryBuilder {
   }
 
   Status check_cover() {
-    std::vector<Share> shares;
+    // Sorted by counting, for each rank may have a share of each tensor: those of tensor t end up in
+    // [ends[t - 1], ends[t]), in the order of ranks.
+    std::vector<std::size_t> ends(catalogue_.size(), 0);
     for (const OwnerDeclaration& rank : ranks_) {
       DCR_TRY(check_cancelled(cancel_));
       for (const PlacementPart& part : rank.direct) {
@@ -337,27 +340,34 @@ class GeometryBuilder {
         const CanonicalTensor& tensor = catalogue_[part.destination];
         const Status valid = validate_box(part.box, ~std::uint64_t{0}, tensor.words);
         if (!valid.ok()) return about_tensor(tensor, valid);
-        if (geometry_.projected_[part.destination]) {
-          shares.push_back({part.destination, rank.rank, &part.box});
-        }
+        if (geometry_.projected_[part.destination]) ++ends[part.destination];
+      }
+    }
+    for (const ConvertedBox& converted : boxes_) ++ends[converted.tensor];
+    std::exclusive_scan(ends.begin(), ends.end(), ends.begin(), std::size_t{0});
+    std::size_t count = boxes_.size();
+    for (const OwnerDeclaration& rank : ranks_) count += rank.direct.size();
+    std::vector<Share> shares(count);  // more than there are where a custom hook makes a tensor
+    for (const OwnerDeclaration& rank : ranks_) {
+      for (const PlacementPart& part : rank.direct) {
+        if (!geometry_.projected_[part.destination]) continue;
+        shares[ends[part.destination]++] = {rank.rank, &part.box};
       }
     }
     for (const ConvertedBox& converted : boxes_) {
-      shares.push_back({converted.tensor, converted.rank, &converted.box});
+      shares[ends[converted.tensor]++] = {converted.rank, &converted.box};
     }
-    std::stable_sort(shares.begin(), shares.end(),
-                     [](const Share& a, const Share& b) { return a.tensor < b.tensor; });
-    std::vector<Box> boxes;  // of one tensor; copied into those of the last, whose memory they take
-    auto next = shares.begin();
+    std::vector<Box> boxes;  // of one tensor; one list for all, as it keeps the memory of its boxes
+    std::size_t begin = 0;
     for (std::uint32_t tensor = 0; tensor < catalogue_.size(); ++tensor) {
       DCR_TRY(check_cancelled(cancel_));
-      const auto begin = next;
-      while (next != shares.end() && next->tensor == tensor) ++next;
-      boxes.resize(static_cast<std::size_t>(next - begin));
-      for (std::size_t i = 0; i < boxes.size(); ++i)
-        boxes[i] = *begin[static_cast<std::ptrdiff_t>(i)].box;
+      const auto of_tensor = std::span<const Share>(shares).subspan(begin, ends[tensor] - begin);
+      begin = ends[tensor];
+      boxes.resize(of_tensor.size());
+      std::transform(of_tensor.begin(), of_tensor.end(), boxes.begin(),
+                     [](const Share& share) -> const Box& { return *share.box; });
       const Status cover = covers_exactly_once(boxes, catalogue_[tensor].words);
-      if (!cover.ok()) return name_fault(catalogue_[tensor], {begin, next}, cover);
+      if (!cover.ok()) return name_fault(catalogue_[tensor], of_tensor, cover);
     }
     return {};
   }
@@ -373,7 +383,7 @@ class GeometryBuilder {
   const CancelToken* const cancel_;
   Geometry& geometry_;
   std::vector<std::int64_t> group_of_;  // by tensor; -1: none
-  std::vector<Source> sources_;         // ascending
+  std::vector<Source> sources_;         // by hash, name and rank
   std::vector<ConvertedBox> boxes_;
 };
 

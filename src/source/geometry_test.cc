@@ -4,6 +4,9 @@
 
 #include <algorithm>
 
+#include "tensor/task.h"
+#include "tensor/text.h"
+
 namespace dcr {
 namespace {
 
@@ -223,6 +226,9 @@ TEST_F(GeometryTest, GapsAndOverlapsNameTensorAndRanks) {
   ranks_[1].converters[0].parts[0] = {"x", 3, {5}, {1}};
   expect_error(Code::kMismatch, "tensor \"x\": element 3 is covered twice by ranks 0, 1");
   SetUp();
+  ranks_[1].converters[1].parts.erase(ranks_[1].converters[1].parts.begin());
+  expect_error(Code::kMismatch, "tensor \"z\": no rank makes it");
+  SetUp();
   ranks_[0].direct.push_back({1, {0, 0, {{1, 1, 1}}}});  // projected and converted
   expect_error(Code::kMismatch, "tensor \"x\": element 0 is covered twice by rank 0");
 }
@@ -233,6 +239,8 @@ TEST_F(GeometryTest, ErrorsOfDeclarations) {
   SetUp();
   ranks_[1].sources.push_back("w/0");
   expect_error(Code::kMismatch, "source tensor \"w/0\" has two owners or two tasks: ranks 0, 1");
+  ranks_[1].sources = {"s", "s"};
+  expect_error(Code::kMismatch, "source tensor \"s\" has two owners or two tasks: rank 1");
   SetUp();
   ranks_[1].converters.pop_back();
   expect_error(Code::kMismatch, "rank 0 has 2 converters and rank 1 1");
@@ -245,6 +253,43 @@ TEST_F(GeometryTest, ErrorsOfDeclarations) {
   ranks_[0].direct[0].destination = 9;
   expect_error(Code::kInvalidArgument,
                "rank 0 projects to tensor index 9, which is not in the catalogue");
+}
+
+// Of several the first by name is named, which is the second by hash; of its owners the first two.
+TEST_F(GeometryTest, TheFirstNameThatIsTwiceIsNamed) {
+  ASSERT_GT(name_hash("d0"), name_hash("d1"));
+  ranks_.push_back({2, {}, {}, ranks_[0].converters});
+  for (ConverterDeclaration& converter : ranks_[2].converters) converter.parts.clear();
+  for (OwnerDeclaration& rank : ranks_) {
+    rank.sources.insert(rank.sources.begin(), {"d1", "d0"});
+  }
+  expect_error(Code::kMismatch, "source tensor \"d0\" has two owners or two tasks: ranks 0, 1");
+}
+
+// Bytes of the hash's secret make it forget those that they are multiplied with.
+TEST_F(GeometryTest, NamesOfOneHashAreNotOneName) {
+  const auto name = [](const std::string& middle) {
+    return "\xb8\xfe\x6c\x39\x23\xa4\x4b\xbe" + middle + "0000000000000000";
+  };
+  const std::string a = name("aaaaaaaa");
+  const std::string b = name("bbbbbbbb");
+  const std::string c = name("cccccccc");
+  ASSERT_EQ(name_hash(a), name_hash(b));
+  ASSERT_EQ(name_hash(a), name_hash(c));
+  ranks_[0].sources.push_back(c);
+  ranks_[1].sources.push_back(a);
+  for (OwnerDeclaration& rank : ranks_) rank.converters[0].inputs = {a, c};
+  const auto made = Geometry::make(catalogue_, ranks_);
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  EXPECT_GE((*made)->find_source(a), 0);
+  EXPECT_GE((*made)->find_source(c), 0);
+  for (OwnerDeclaration& rank : ranks_) rank.converters[0].inputs = {b};
+  expect_error(Code::kNotFound, "converter \"g\": its input " + quoted_name(b) +
+                                    " is no source tensor of any rank and no converter makes it");
+  for (OwnerDeclaration& rank : ranks_) rank.converters[0].inputs = {a, c};
+  ranks_[0].sources.push_back(a);
+  expect_error(Code::kMismatch,
+               "source tensor " + quoted_name(a) + " has two owners or two tasks: ranks 0, 1");
 }
 
 TEST_F(GeometryTest, ErrorsOfConverters) {

@@ -42,9 +42,9 @@ Result<std::vector<Box>> over_view(const Box& view, const Box& part) {
   const bool contiguous =
       view.dims.empty() || (view.dims.size() == 1 && view.dims[0].src_stride == 1);
   if (contiguous) {
-    Box moved = part;
-    moved.src_offset += view.src_offset;
-    return std::vector<Box>{std::move(moved)};
+    std::vector<Box> moved(1, part);
+    moved[0].src_offset += view.src_offset;
+    return moved;
   }
   if (!destinations_disjoint({invert(part)})) {
     return Status(Code::kUnsupported, "a part that repeats elements of a strided view");
@@ -60,9 +60,7 @@ struct Planned {
 
 class Planner {
  public:
-  explicit Planner(const SourcePlanInput& input) : input_(input) {
-    planned_.reserve(input.tasks.size() + input.tracked.size());
-  }
+  explicit Planner(const SourcePlanInput& input) : input_(input) {}
 
   Status add_task(std::uint32_t index) {
     const ConversionTask& task = input_.tasks[index];
@@ -71,7 +69,8 @@ class Planner {
     DCR_ASSIGN(const std::uint64_t elements, tensor_elements(task.view.sizes));
     DCR_ASSIGN(const Box view, box_of_view(task.view, elements));
     const std::vector<bool> counted = counted_parts(task.placement);
-    std::vector<Box> held;  // source elements whose bits the canonical words hold
+    const bool feeds = input_.feeds(task.name);
+    std::vector<Box> held;  // if it feeds: source elements whose bits the canonical words hold
     bool projected = false;
     for (std::size_t i = 0; i < task.placement.size(); ++i) {
       const PlacementPart& part = task.placement[i];
@@ -87,9 +86,9 @@ class Planner {
       const Dtype dtype = view_dtype(tensor.dtype);
       DCR_TRY(about_tensor(tensor, cast_supported(task.view.dtype, dtype)));
       DCR_TRY(about_tensor(tensor, add_part(index, view, part, counted[i])));
-      if (counted[i] && task.view.dtype == dtype) held.push_back(invert(part.box));
+      if (feeds && counted[i] && task.view.dtype == dtype) held.push_back(invert(part.box));
     }
-    if (!input_.feeds(task.name) || covers_exactly_once(held, elements).ok()) return {};
+    if (!feeds || covers_exactly_once(held, elements).ok()) return {};
     return add_tracked(index, task.view, view, !projected);
   }
 
@@ -132,10 +131,11 @@ class Planner {
   // canonical tensors is one element that changed.
   static std::vector<bool> counted_parts(const Placement& placement) {
     std::vector<bool> counted(placement.size(), true);
+    if (placement.size() < 2) return counted;
     std::vector<Box> sources;
     sources.reserve(placement.size());
     for (const PlacementPart& part : placement) sources.push_back(invert(part.box));
-    if (placement.size() < 2 || destinations_disjoint(sources)) return counted;
+    if (destinations_disjoint(sources)) return counted;
     std::vector<Box> first;
     for (std::size_t i = 0; i < placement.size(); ++i) {
       first.push_back(sources[i]);

@@ -179,7 +179,7 @@ std::vector<Box> split(const Box& box, std::uint64_t elements_max) {
   while (cut > 0 && normal.dims[cut - 1].size <= elements_max / inner) {
     inner *= normal.dims[--cut].size;
   }
-  if (cut == 0) return {normal};
+  if (cut == 0) return std::vector<Box>(1, normal);
   --cut;
   const BoxDimension& along = normal.dims[cut];
   const std::uint64_t indices = elements_max / inner;

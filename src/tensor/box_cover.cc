@@ -48,6 +48,7 @@ struct Cells {
 Cells cells_of(const Box& box) {
   Cells cells;
   cells.start = box.dst_offset;
+  // Most boxes are one run: they need no list of axes.
   if (box.dims.size() == 1 && box.dims[0].dst_stride == 1) {
     cells.length = box.dims[0].size;
     return cells;
@@ -178,6 +179,10 @@ Status uncovered(std::uint64_t index) {
   return Status(Code::kMismatch, "element " + std::to_string(index) + " is not covered");
 }
 
+Status covered_twice(std::uint64_t index) {
+  return Status(Code::kMismatch, "element " + std::to_string(index) + " is covered twice");
+}
+
 }  // namespace
 
 bool destinations_disjoint(const std::vector<Box>& boxes) { return disjoint(cells_of(boxes)); }
@@ -198,12 +203,13 @@ Status covers_exactly_once(const std::vector<Box>& boxes, std::uint64_t elements
   std::uint64_t covered = 0;
   while (sweep.next(&start, &stop)) {
     if (start > covered && covered < step) return uncovered(covered);
-    if (start < covered) {
-      return Status(Code::kMismatch, "element " + std::to_string(start) + " is covered twice");
-    }
+    if (start < covered) return covered_twice(start);
     if (stop > step) {
-      return Status(Code::kMismatch, "element " + std::to_string(std::max(start, step)) +
-                                         " is past the end at " + std::to_string(elements));
+      const std::uint64_t past = std::max(start, step);
+      // What lies over this run comes before what it has past the end.
+      if (sweep.next(&start, &stop) && start < past) return covered_twice(start);
+      return Status(Code::kMismatch, "element " + std::to_string(past) + " is past the end at " +
+                                         std::to_string(elements));
     }
     covered = stop;
   }

@@ -472,6 +472,14 @@ TEST(Box, CoverPastTheEnd) {
   EXPECT_EQ(covers_exactly_once({all}, 2).message(), "element 2 is past the end at 2");
   EXPECT_EQ(covers_exactly_once({all, {0, 5, {}}}, 3).message(), "element 5 is past the end at 3");
   EXPECT_EQ(covers_exactly_once({{0, 5, {}}}, 3).message(), "element 0 is not covered");
+  // What is reached twice before the end comes first, whatever the order of the boxes.
+  const Box long_box{0, 0, {{5, 1, 1}}};
+  const Box short_box{0, 0, {{2, 1, 1}}};
+  EXPECT_EQ(covers_exactly_once({short_box, long_box}, 3).message(), "element 0 is covered twice");
+  EXPECT_EQ(covers_exactly_once({long_box, short_box}, 3).message(), "element 0 is covered twice");
+  EXPECT_EQ(covers_exactly_once({long_box, {0, 1, {}}}, 3).message(), "element 1 is covered twice");
+  EXPECT_EQ(covers_exactly_once({long_box, {0, 3, {}}}, 3).message(),
+            "element 3 is past the end at 3");
 }
 
 TEST(Box, CoverOfNothing) {

@@ -30,6 +30,8 @@ struct ConversionTask {
   std::vector<std::uint32_t> replicas;
 };
 
+// XXH3-64 of a source or canonical tensor's name, seed 0. All ranks must agree on it, for it
+// chooses owners (paper A.1). Names may be made to collide: equal hashes do not mean equal names.
 inline std::uint64_t name_hash(std::string_view name) {
   return xxh3_64({reinterpret_cast<const std::uint8_t*>(name.data()), name.size()});
 }

@@ -149,7 +149,8 @@ def _kept_name(model: Any, names: list[str]) -> str:
 
     shared = torch.zeros(1)
     left = remove_tied_weights_from_state_dict({name: shared for name in names}, model)
-    return next(iter(left))
+    kept: str = next(iter(left))
+    return kept
 
 
 def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
