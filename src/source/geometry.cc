@@ -326,8 +326,8 @@ class GeometryBuilder {
   }
 
   Status check_cover() {
-    // Sorted by counting, for each rank may have a share of each tensor: those of tensor t end up in
-    // [ends[t - 1], ends[t]), in the order of ranks.
+    // Sorted by counting, for each rank may have a share of each tensor: those of tensor t end up
+    // in [ends[t - 1], ends[t]), in the order of ranks.
     std::vector<std::size_t> ends(catalogue_.size(), 0);
     for (const OwnerDeclaration& rank : ranks_) {
       DCR_TRY(check_cancelled(cancel_));
