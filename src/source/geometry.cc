@@ -344,10 +344,8 @@ class GeometryBuilder {
       }
     }
     for (const ConvertedBox& converted : boxes_) ++ends[converted.tensor];
+    std::vector<Share> shares(std::reduce(ends.begin(), ends.end()));
     std::exclusive_scan(ends.begin(), ends.end(), ends.begin(), std::size_t{0});
-    std::size_t count = boxes_.size();
-    for (const OwnerDeclaration& rank : ranks_) count += rank.direct.size();
-    std::vector<Share> shares(count);  // more than there are where a custom hook makes a tensor
     for (const OwnerDeclaration& rank : ranks_) {
       for (const PlacementPart& part : rank.direct) {
         if (!geometry_.projected_[part.destination]) continue;
