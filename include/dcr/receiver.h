@@ -72,6 +72,29 @@ struct PlacedBox {
   std::vector<Dimension> dimensions;  // outermost first; none: one element
 };
 
+// What one rank of an engine has of one tensor, by prewarm: of classes() and placement().
+struct RankShare {
+  TensorPath path = TensorPath::kSkip;
+  bool tied = false;
+  std::vector<PlacedBox> boxes;  // of which the tensor's side counts
+};
+
+// A tensor that does not lie on an engine's ranks as it should, and how.
+struct UnevenTensor {
+  std::uint32_t tensor = 0;  // by name order
+  std::string reason;        // "element 7 lies on no rank"
+};
+
+// Tensors of which an element lies on no rank of an engine, or on more ranks than another does,
+// ascending; ranks[i] are the shares of rank i, by tensor in the order of names. A dense load would
+// leave the same out, so that it may be meant (what a runtime computes itself, padding), or a name
+// or a shard that loaders miss: people are to be told. Where a loader takes a tensor by another
+// path than traced, its elements are not known, and nothing is said of it. Errors: kCorrupt and
+// kTooLarge for tensors that make no catalogue; kInvalidArgument for a rank with another number of
+// shares; kCorrupt and kTooLarge, naming tensor and rank, for boxes that leave their tensor.
+Result<std::vector<UnevenTensor>> uneven_tensors(std::vector<CanonicalTensor> tensors,
+                                                 std::span<const std::vector<RankShare>> ranks);
+
 // What became of a payload that came.
 enum class Ingested : std::uint8_t {
   kQueued,
@@ -184,9 +207,12 @@ class EmbeddedReceiver {
   std::array<std::uint8_t, 16> fingerprint() const;
 
   // Compares every word that a tensor reaches with what the loader makes of the base, and writes
-  // nothing that it does not restore: what an in-place refit of a running engine relies on. Error:
-  // kMismatch naming the first tensor that differs; those of `base`.
+  // nothing that it does not restore: what an in-place refit of a running engine relies on. Or of
+  // some tensors alone, as a sample of what an attempt has brought is compared with the trainer's;
+  // REQUIRES: indices of tensors(). Errors: kMismatch naming the first tensor that differs;
+  // kInvalidArgument before prewarm; those of `base`.
   Status audit(const ReadCanonical& base);
+  Status audit(std::span<const std::uint32_t> tensors, const ReadCanonical& base);
 
   // Starts an attempt, which ends any other. Errors: kInvalidArgument before prewarm; kMismatch if
   // parameters lie elsewhere than then; kTooLarge without room for scratch.

@@ -76,6 +76,11 @@ struct RefitPath {
   std::string reason;
 };
 
+struct RefitUneven {
+  std::string tensor;
+  std::string reason;
+};
+
 struct RefitResult {
   std::uint32_t owners = 0, receivers = 0;
   std::uint64_t tensors = 0;   // canonical
@@ -93,9 +98,9 @@ struct RefitResult {
   // Tensors times receivers by path: "traced", "scratch", "dense", "skip".
   std::map<std::string, std::uint64_t> paths;
   std::vector<RefitPath> not_traced;  // the first 100, skips apart
-  // Tensors of which no receiver has anything, though no other tensor has their bytes: the first
-  // 100. Their loaders skip them; nothing that was sent of them would be served.
-  std::vector<std::string> unplaced;
+  // Tensors that do not lie evenly on the receivers (uneven_tensors), the first 100: what no loader
+  // takes of them is not served, whatever was sent.
+  std::vector<RefitUneven> uneven;
   std::vector<RefitStage> stages;  // start-up ("load", "initialize", "prewarm", "audit"), then
                                    // the refit, in the order of their first begins
   double startup_seconds = 0;

@@ -18,11 +18,14 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from dcr import _core
 from dcr._core import EngineStatus, MemberStatus, RunStatus
 from dcr.errors import Cancelled, Conflict, Error, InvalidArgument, NotFound
+
+if TYPE_CHECKING:
+    from dcr.torch.placed import Placement
 
 __all__ = [
     "Coordinator",
@@ -38,6 +41,8 @@ __all__ = [
 
 Tensor = tuple[str, str, Sequence[int]]  # name, dtype, shape
 Box = tuple[int, int, Sequence[int], Sequence[int]]  # tensor, offset, sizes, strides
+# A receiver that has traced, whether it was audited, and what makes its placements.
+Traced = tuple[_core.EmbeddedReceiver, bool, Callable[[], "dict[str, Placement]"]]
 
 T = TypeVar("T")
 Logger = logging.LoggerAdapter[logging.Logger]
@@ -285,7 +290,7 @@ class Run:
 
         def make(
             tensors: Sequence[Tensor], boxes: Sequence[Sequence[Box]]
-        ) -> tuple[_core.EmbeddedReceiver, bool]:
+        ) -> Traced:
             from dcr.torch.checkpoint import CheckpointTensors
             from dcr.torch.receiver import traced_receiver
 
@@ -472,10 +477,10 @@ class Receiver:
     """A serving rank's receiver: traces when owners are there, then takes part until it is closed.
 
     `make(tensors, boxes)` makes a receiver that has traced, for tensors (name, dtype, shape) that
-    owners have published, and says whether it was audited; it is called on the receiver's own
-    thread, while the engine's gate has never been open. When owners with other tensors come later,
-    the receiver ends. What is raised ends it, too, and is what `status` says. `after_apply` is
-    called on another thread of its own.
+    owners have published, says whether it was audited, and what makes its placements; it is called
+    on the receiver's own thread, while the engine's gate has never been open. When owners with
+    other tensors come later, the receiver ends. What is raised ends it, too, and is what `status`
+    says. `after_apply` is called on another thread of its own.
     """
 
     def __init__(
@@ -483,9 +488,7 @@ class Receiver:
         run: Run,
         name: str,
         engine: str,
-        make: Callable[
-            [Sequence[Tensor], Sequence[Sequence[Box]]], tuple[_core.EmbeddedReceiver, bool]
-        ],
+        make: Callable[[Sequence[Tensor], Sequence[Sequence[Box]]], Traced],
         after_apply: Callable[[], None] | None,
     ) -> None:
         self.name = name
@@ -493,6 +496,7 @@ class Receiver:
         self._after_apply = after_apply
         self._state = "waits for owners"
         self.failure: BaseException | None = None
+        self._placements: Callable[[], dict[str, Placement]] = dict
         self._log = run.has_endpoint(name, "receiver", _rank_of(name))
         self._core = _core.RunReceiver(run.core, name, engine)
         self._closing = threading.Event()
@@ -528,7 +532,7 @@ class Receiver:
             if not self._core.find_owners(_WAIT_SECONDS):
                 continue
             self._state = "traces the loader"
-            receiver, audited = self._make(self._core.tensors, self._core.boxes)
+            receiver, audited, self._placements = self._make(self._core.tensors, self._core.boxes)
             self._state = ""
             if not self._core.serve(receiver, self._after_apply, audit=not audited):
                 return
@@ -545,6 +549,10 @@ class Receiver:
             return self._state or self._core.status()
         except InvalidArgument:
             return self._state or "is closed"
+
+    def placements(self) -> "dict[str, Placement]":
+        """By canonical name, where its elements are; of nothing before it has traced."""
+        return self._placements()
 
     def close(self) -> None:
         """Leaves the run."""

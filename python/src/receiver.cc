@@ -125,7 +125,8 @@ class PythonReceiver {
     }
   }
 
-  void audit(const nb::object& read);
+  // Of all tensors, or of these by their order.
+  void audit(const nb::object& read, const std::optional<std::vector<std::uint32_t>>& tensors);
 
   // For the garbage collector: a module's loader may well hold the receiver.
   int traverse(visitproc visit, void* arg) const {
@@ -161,7 +162,11 @@ class PythonReceiver {
 };
 
 // Calls Python once for each tensor that is needed.
-void PythonReceiver::audit(const nb::object& read) {
+void PythonReceiver::audit(const nb::object& read,
+                           const std::optional<std::vector<std::uint32_t>>& tensors) {
+  for (const std::uint32_t tensor : tensors.value_or(std::vector<std::uint32_t>())) {
+    if (tensor >= core().tensors().size()) throw nb::index_error("no such tensor");
+  }
   std::int64_t held = -1;
   Array array;
   const auto fetch = [&](std::uint32_t tensor) -> Status {
@@ -184,17 +189,17 @@ void PythonReceiver::audit(const nb::object& read) {
     return {};
   };
   run([&](EmbeddedReceiver& core) {
-    Status status = core.audit(
-        [&](std::uint32_t tensor, std::uint64_t first, std::span<std::uint8_t> out) -> Status {
-          if (held != tensor) {
-            const nb::gil_scoped_acquire acquire;
-            DCR_TRY(fetch(tensor));
-          }
-          const unsigned width = word_bytes(receiver_->tensors()[tensor].dtype);
-          std::memcpy(out.data(), array.span().data() + first * width, out.size());
-          return {};
-        });
-    return status;
+    const ReadCanonical words = [&](std::uint32_t tensor, std::uint64_t first,
+                                    std::span<std::uint8_t> out) -> Status {
+      if (held != tensor) {
+        const nb::gil_scoped_acquire acquire;
+        DCR_TRY(fetch(tensor));
+      }
+      const unsigned width = word_bytes(receiver_->tensors()[tensor].dtype);
+      std::memcpy(out.data(), array.span().data() + first * width, out.size());
+      return {};
+    };
+    return tensors ? core.audit(*tensors, words) : core.audit(words);
   });
 }
 
@@ -321,6 +326,66 @@ void bind_placements(nb::module_& module) {
       .field("storage_strides", &PlacedRow::storage_strides, "In the storage.");
 }
 
+// Path, whether it is tied, and boxes: offset, sizes and strides in the tensor.
+using ShareTuple =
+    std::tuple<std::string, bool, std::vector<std::tuple<std::uint64_t, Shape, Shape>>>;
+
+RankShare rank_share(const ShareTuple& share) {
+  const auto& [path, tied, boxes] = share;
+  RankShare made;
+  made.tied = tied;
+  const TensorPath paths[] = {TensorPath::kTraced, TensorPath::kScratch, TensorPath::kDense,
+                              TensorPath::kSkip, TensorPath::kRefused};
+  const auto* const found = std::find_if(std::begin(paths), std::end(paths),
+                                         [&](TensorPath one) { return path_name(one) == path; });
+  if (found == std::end(paths)) {
+    raise(Status(Code::kInvalidArgument, "there is no path \"" + path + "\""));
+  }
+  made.path = *found;
+  for (const auto& [offset, sizes, strides] : boxes) {
+    if (sizes.size() != strides.size()) {
+      raise(Status(Code::kInvalidArgument, "a box has another number of sizes than of strides"));
+    }
+    PlacedBox& box = made.boxes.emplace_back();
+    box.tensor_offset = offset;
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      box.dimensions.push_back({sizes[i], strides[i], 0});
+    }
+  }
+  return made;
+}
+
+std::vector<std::pair<std::string, std::string>> uneven(
+    std::vector<std::pair<std::string, std::uint64_t>> tensors,
+    const std::vector<std::vector<ShareTuple>>& ranks) {
+  std::vector<CanonicalTensor> canonical;
+  for (const auto& [name, elements] : tensors) {
+    canonical.push_back({name, Dtype::kU8, {elements}, 0});
+  }
+  std::vector<std::vector<RankShare>> shares;
+  for (const std::vector<ShareTuple>& rank : ranks) {
+    std::vector<RankShare>& made = shares.emplace_back();
+    for (const ShareTuple& share : rank) made.push_back(rank_share(share));
+  }
+  std::sort(tensors.begin(), tensors.end());
+  auto found = [&] {
+    const nb::gil_scoped_release release;
+    return uneven_tensors(std::move(canonical), shares);
+  }();
+  std::vector<std::pair<std::string, std::string>> said;
+  for (const UnevenTensor& one : take(std::move(found))) {
+    said.emplace_back(tensors[one.tensor].first, one.reason);
+  }
+  return said;
+}
+
+void bind_uneven(nb::module_& module) {
+  module.def("uneven_tensors", &uneven, nb::arg("tensors"), nb::arg("ranks"),
+             "Of tensors (name, elements), those that do not lie evenly on an engine's ranks, and "
+             "how. Of each rank, by tensor in the order of names: path, whether it is tied, and "
+             "boxes (offset, sizes and strides in the tensor).");
+}
+
 using ReceiverClass = nb::class_<PythonReceiver>;
 
 int traverse_receiver(PyObject* self, visitproc visit, void* arg) {
@@ -391,6 +456,16 @@ void bind_prewarm(ReceiverClass& type) {
           },
           "The canonical tensors, ascending: what indices mean.")
       .def_prop_ro(
+          "elements",
+          [](PythonReceiver& self) {
+            std::vector<std::uint64_t> elements;
+            for (const CanonicalTensor& tensor : self.core().tensors()) {
+              elements.push_back(tensor.words);
+            }
+            return elements;
+          },
+          "How many each of them has.")
+      .def_prop_ro(
           "classes",
           [](PythonReceiver& self) {
             const std::span<const TensorClass> classes = self.core().classes();
@@ -417,9 +492,9 @@ void bind_prewarm(ReceiverClass& type) {
             return nb::bytes(reinterpret_cast<const char*>(digest.data()), digest.size());
           },
           "Binds catalogue, layout and classes.")
-      .def("audit", &PythonReceiver::audit, nb::arg("read"),
+      .def("audit", &PythonReceiver::audit, nb::arg("read"), nb::arg("tensors").none() = nb::none(),
            "Compares parameters with what the loader makes of the base, whose tensors `read(name)` "
-           "returns.");
+           "returns: of all tensors, or of these by their order.");
 }
 
 void bind_attempt(ReceiverClass& type) {
@@ -504,6 +579,7 @@ void bind_receiver(nb::module_& module) {
   bind_operation_targets(module);
   bind_receiver_results(module);
   bind_placements(module);
+  bind_uneven(module);
   ReceiverClass type(module, "EmbeddedReceiver", "The receiver of one serving rank.",
                      nb::type_slots(receiver_slots));
   forbid_pickling(type);

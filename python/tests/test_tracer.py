@@ -1,7 +1,9 @@
 """Tracing loaders of torch modules: paths, reasons, audits, and that nothing changes meanwhile."""
 
 import copy
+import json
 import pickle
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,9 @@ torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from torch_loaders import Served, all_bytes, checkpoint  # noqa: E402
 
-from dcr.torch import ModelReceiver, trace_geometry  # noqa: E402
+from dcr.torch import ModelReceiver, trace_geometry, uneven_tensors  # noqa: E402
 from dcr.torch.loader import named_tensors  # noqa: E402
+from dcr.torch.placed import placement_from  # noqa: E402
 
 RANKS = [(0, 1), (0, 2), (1, 2), (0, 4), (1, 4), (3, 4)]
 
@@ -159,6 +162,71 @@ def test_audit_finds_another_base(rank: int, size: int) -> None:
             continue
         with pytest.raises(dcr.errors.Mismatch, match="resident words are not what its loader"):
             receiver.audit(other)
+
+
+def test_audit_of_some_names() -> None:
+    base = checkpoint(0)
+    receiver = ModelReceiver(served(0, 1, base), base)
+    receiver.prewarm()
+    other = {name: value.clone() for name, value in base.items()}
+    for name in ("mlp.gate", "decay"):
+        other[name].view(torch.uint8)[...] ^= 0x41
+    receiver.audit(other, [])
+    receiver.audit(other, [name for name in other if name not in ("mlp.gate", "decay")])
+    for name in ("mlp.gate", "decay"):
+        with pytest.raises(dcr.errors.Mismatch) as error:
+            receiver.audit(other, ["norm", name])
+        assert error.value.tensor == name
+    asked: list[str] = []
+
+    def read(name: str) -> Any:
+        asked.append(name)
+        return base[name]
+
+    receiver.audit(read, ["norm", "decay"])
+    assert sorted(set(asked)) == ["decay", "norm"]
+    with pytest.raises(dcr.errors.InvalidArgument, match="there is no tensor 'nothing'"):
+        receiver.audit(base, ["nothing"])
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_what_no_rank_has_is_found(size: int) -> None:
+    base = checkpoint(0)
+    ranks = [placements_of(Served(rank, size), base) for rank in range(size)]
+    skipped = {"skipped": "every rank's loader skips it"}
+    assert uneven_tensors(ranks) == skipped
+    assert uneven_tensors([]) == {}
+    if size == 1:
+        return
+    found = uneven_tensors(ranks[:-1])
+    assert found.pop("skipped") == skipped["skipped"]
+    rows, columns = base["mlp.gate"].numel(), base["mlp.down"].shape[1]
+    assert found["mlp.gate"] == f"element {(size - 1) * rows // size} lies on no rank"
+    assert found["mlp.down"] == f"element {(size - 1) * columns // size} lies on no rank"
+    # Whole on every rank, or by a path whose elements are not known.
+    assert not found.keys() & {"norm", "head", "scale", "decay", "router"}
+    twice = uneven_tensors([*ranks, ranks[0]])
+    first = base["mlp.gate"].numel() // size
+    assert twice["mlp.gate"] == f"element {first} lies on 1 rank, element 0 on 2 ranks"
+    assert "norm" not in twice
+
+
+def test_placements_of_different_tensors_are_refused() -> None:
+    base = checkpoint(0)
+    one = placements_of(Served(0, 1), base)
+    other = {name: placement for name, placement in one.items() if name != "norm"}
+    for ranks in ([one, other], [other, one]):
+        with pytest.raises(dcr.errors.InvalidArgument, match="different tensors, as of 'norm'"):
+            uneven_tensors(ranks)
+    damaged = replace(one["norm"], parts=(replace(one["norm"].parts[0], tensor_offset=1),))
+    with pytest.raises(dcr.errors.Corrupt, match=r"rank 1: tensor \"norm\""):
+        uneven_tensors([one, {**one, "norm": damaged}])
+
+
+def test_placements_come_back_from_plain_data() -> None:
+    base = checkpoint(0)
+    for name, placement in placements_of(Served(1, 2), base).items():
+        assert placement_from(json.loads(json.dumps(asdict(placement)))) == placement, name
 
 
 def test_audit_finds_weights_that_were_permuted() -> None:

@@ -2,6 +2,7 @@
 their loaders make of the whole checkpoint, every byte of every parameter and buffer."""
 
 import os
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -18,7 +19,7 @@ from refits import StateOwner, changed, union  # noqa: E402
 from torch_loaders import all_bytes  # noqa: E402
 from vllm_ranks import NEVER_LOADED, Ranks, register, write_config  # noqa: E402
 
-from dcr.torch import ModelReceiver  # noqa: E402
+from dcr.torch import ModelReceiver, uneven_tensors  # noqa: E402
 from dcr.torch.loader import named_tensors  # noqa: E402
 
 ATTENTION: dict[str, Any] = {
@@ -342,6 +343,7 @@ def check_classes(case: Case, receivers: list[ModelReceiver]) -> None:
             if one.path != "skip" or one.tied:
                 placed.add(name)
     assert placed == set(receivers[0].classes)
+    assert uneven_tensors([receiver.placements for receiver in receivers]) == {}
     assert traced >= 0.99 * everything
     print(f"{100 * traced / everything:.3f} % of {everything} bytes traced")
 
@@ -378,9 +380,13 @@ def test_class(checkpoints: Any, name: str, layout: Layout) -> None:
         models.append(model)
         receivers.append(receiver)
     check_classes(case, receivers)
+    sample = random.Random(name)
     for step in range(10):
         tensors = changed(tensors, step, 0.05)
         refit_ranks(state, ranks, receivers, tensors, ("xor", "add", "overwrite")[step % 3])
+        rank, names = sample.randrange(ranks.count), sample.sample(sorted(tensors), 2)
+        with ranks.turn(rank):
+            receivers[rank].audit(tensors, names)
     for rank, model in enumerate(models):
         with ranks.turn(rank):
             receivers[rank].audit(tensors)

@@ -26,6 +26,7 @@ from vllm_engines import (
 needs_vllm()
 
 REAL = {"SCRIPTED": "0"}
+EXTENSION = {"worker_extension_cls": "dcr.vllm.WorkerExtension"}
 PROMPT = list(range(3, 103))
 LONG = 900  # tokens: longer than gates may take to close
 
@@ -73,6 +74,16 @@ def state(llm: Any) -> Any:
     return held, answered
 
 
+def check_placements(llm: Any) -> None:
+    """Every element of what owners send lies on some worker."""
+    import dcr.vllm
+    from dcr.torch import uneven_tensors
+
+    (worker,) = ranks = dcr.vllm.placements(llm)
+    assert worker["model.norm.weight"].parts[0].parameter == "model.norm.weight"
+    assert worker["lm_head.weight"].path == "traced" and uneven_tensors(ranks) == {}
+
+
 def fresh(model: Path) -> Any:
     from dcr.vllm import cpu_live
 
@@ -85,7 +96,8 @@ def same_process(run: Path, model: Path, saved: list[Path]) -> list[Any]:
     import dcr.run
     import dcr.vllm
 
-    llm = in_process(model, run, live_weights=True)
+    llm = in_process(model, run, live_weights=True, **EXTENSION)
+    assert dcr.vllm.placements(llm) == [{}]  # no owners have come
     trained, owner = trainer(model, run)
     found = []
     for number, directory in enumerate(saved):
@@ -97,6 +109,7 @@ def same_process(run: Path, model: Path, saved: list[Path]) -> list[Any]:
         assert spans(generate(llm, PROMPT, 3)) == [(str(number), 0, 3)]
         found.append(state(llm))
         trained.save_pretrained(directory)
+    check_placements(llm)
     # The gate waits for this thread, which closes the run instead.
     step(trained, len(saved))
     owner.refit("nobody syncs", wait=False)
@@ -162,8 +175,7 @@ def llm(run: Path, model: Path) -> None:
     """`LLM`, with its processes started as it starts them."""
     from vllm import LLM
 
-    worker = {"worker_extension_cls": "dcr.vllm.WorkerExtension"}
-    engine = LLM(**arguments(model, run, live_weights=True), **worker)
+    engine = LLM(**arguments(model, run, live_weights=True, **EXTENSION))
     call = Aside(generate, engine, PROMPT, 6)
     time.sleep(0.5)
     assert not call.done  # nothing was refitted yet
@@ -179,6 +191,7 @@ def llm(run: Path, model: Path) -> None:
     output = generate(engine, PROMPT, 6)
     assert spans(output) == [("second", 0, 6)] and answers(output) != before
     assert engine.get_weight_version() == "second"
+    check_placements(engine)
     with pytest.raises(Exception, match="label of the refit"):
         engine.update_weight_version("mine")
     # An engine that sleeps is not refitted until it wakes up.

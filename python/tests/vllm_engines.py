@@ -49,7 +49,7 @@ EXPERTS: dict[str, Any] = {
 }
 
 
-OWN = ("dtype", "block_size", "load_format", "max_model_len")
+OWN = ("dtype", "block_size", "load_format", "max_model_len", "worker_extension_cls")
 
 
 def needs_vllm() -> None:

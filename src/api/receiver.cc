@@ -8,6 +8,8 @@
 #include "api/embedded_receiver.h"
 #include "receiver/host_memory.h"
 #include "receiver/prewarm.h"
+#include "receiver/rank_coverage.h"
+#include "tensor/box.h"
 #include "tensor/catalogue.h"
 
 namespace dcr {
@@ -56,6 +58,16 @@ class SizedMemory final : public SizedTargets {
   std::map<std::uint64_t, std::uint64_t> storages_;
   std::uint64_t next_ = 0;
 };
+
+// That the tensor's side of a box is within the tensor.
+Status check_placed(const CanonicalTensor& tensor, const PlacedBox& placed) {
+  Box box;
+  box.src_offset = placed.tensor_offset;
+  for (const PlacedBox::Dimension& dim : placed.dimensions) {
+    box.dims.push_back({dim.size, dim.tensor_stride, 0});
+  }
+  return validate_box(box, tensor.words, 1);
+}
 
 Status check_boxes(const std::vector<std::vector<CanonicalBox>>& owners) {
   for (std::size_t owner = 0; owner < owners.size(); ++owner) {
@@ -129,18 +141,7 @@ std::span<const TensorClass> EmbeddedReceiver::classes() const {
 }
 
 std::vector<PlacedBox> EmbeddedReceiver::placement(std::uint32_t tensor) const {
-  std::vector<PlacedBox> boxes;
-  for (const Place& place : state_->receiver->places(tensor)) {
-    PlacedBox& made = boxes.emplace_back();
-    made.storage = place.storage;
-    made.word_bytes = place.width;
-    made.tensor_offset = place.box.src_offset;
-    made.storage_offset = place.box.dst_offset;
-    for (const BoxDimension& dim : place.box.dims) {
-      made.dimensions.push_back({dim.size, dim.src_stride, dim.dst_stride});
-    }
-  }
-  return boxes;
+  return placed_boxes(state_->receiver->places(tensor));
 }
 
 Status EmbeddedReceiver::require_scratch(std::uint32_t tensor) {
@@ -152,6 +153,10 @@ std::array<std::uint8_t, 16> EmbeddedReceiver::fingerprint() const {
 }
 
 Status EmbeddedReceiver::audit(const ReadCanonical& base) { return state_->receiver->audit(base); }
+
+Status EmbeddedReceiver::audit(std::span<const std::uint32_t> tensors, const ReadCanonical& base) {
+  return state_->receiver->audit(tensors, base);
+}
 
 Status EmbeddedReceiver::begin_attempt(const ReceiverAttempt& attempt) {
   return state_->receiver->begin_attempt({attempt.run, attempt.attempt, attempt.base_version,
@@ -172,6 +177,27 @@ Result<std::uint64_t> EmbeddedReceiver::apply() { return state_->receiver->apply
 Result<ReceiverCounts> EmbeddedReceiver::finish() { return state_->receiver->finish(); }
 
 std::uint64_t EmbeddedReceiver::memory_bytes() const { return state_->receiver->memory_bytes(); }
+
+Result<std::vector<UnevenTensor>> uneven_tensors(std::vector<CanonicalTensor> tensors,
+                                                 std::span<const std::vector<RankShare>> ranks) {
+  DCR_ASSIGN(const Catalogue catalogue, Catalogue::make(std::move(tensors)));
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (ranks[rank].size() != catalogue.size()) {
+      return Status(Code::kInvalidArgument, "rank " + std::to_string(rank) + " has shares of " +
+                                                std::to_string(ranks[rank].size()) + " of " +
+                                                std::to_string(catalogue.size()) + " tensors");
+    }
+    for (std::uint32_t tensor = 0; tensor < catalogue.size(); ++tensor) {
+      for (const PlacedBox& placed : ranks[rank][tensor].boxes) {
+        const Status checked = check_placed(catalogue[tensor], placed);
+        if (checked.ok()) continue;
+        return about_tensor(catalogue[tensor], checked)
+            .with_context("rank " + std::to_string(rank));
+      }
+    }
+  }
+  return uneven_tensors(catalogue, ranks);
+}
 
 Result<std::vector<TensorClass>> trace_geometry(std::vector<CanonicalTensor> tensors,
                                                 Loader& loader, TargetMemory& memory,

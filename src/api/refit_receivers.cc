@@ -6,6 +6,7 @@
 
 #include "layout/checkpoint_reader.h"
 #include "receiver/needs.h"
+#include "receiver/rank_coverage.h"
 #include "source/source_plan.h"
 
 namespace dcr {
@@ -293,9 +294,9 @@ void RefitReceivers::report(RefitResult* result) const {
                                     std::string(path_name(found.path)), found.reason});
     }
   }
-  for (const std::uint32_t tensor : unplaced_tensors(receivers())) {
-    if (result->unplaced.size() == kListedMax) break;
-    result->unplaced.push_back(context_.catalogue[tensor].name);
+  for (UnevenTensor& found : uneven_tensors(receivers())) {
+    if (result->uneven.size() == kListedMax) break;
+    result->uneven.push_back({context_.catalogue[found.tensor].name, std::move(found.reason)});
   }
 }
 

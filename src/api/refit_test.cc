@@ -122,7 +122,7 @@ TEST_F(RefitTest, CountsWhatItDid) {
     EXPECT_EQ(result.not_traced[rank].path, "dense");
     EXPECT_EQ(result.not_traced[rank].reason, "the loader writes it by no plain copy");
   }
-  EXPECT_EQ(result.unplaced, std::vector<std::string>());
+  EXPECT_TRUE(result.uneven.empty());
   EXPECT_EQ(result.compared_bytes, 2U * (24 + 20 + 8 + 3));
   EXPECT_LT(result.owner_memory_bytes, 100'000'000U);
   EXPECT_GT(result.receiver_memory_bytes, 0U);
@@ -254,7 +254,11 @@ TEST_F(RefitTest, WhatNoReceiverHasIsNamed) {
     {"match": "b", "class": "none", "behaviour": "skip"},
     {"match": "c", "class": "none", "behaviour": "claim_loaded"}]})");
   const RefitResult result = run_well();
-  EXPECT_EQ(result.unplaced, (std::vector<std::string>{"b", "c"}));
+  ASSERT_EQ(result.uneven.size(), 2U);
+  EXPECT_EQ(result.uneven[0].tensor, "b");
+  EXPECT_EQ(result.uneven[0].reason, "every rank's loader skips it");
+  EXPECT_EQ(result.uneven[1].tensor, "c");
+  EXPECT_EQ(result.uneven[1].reason, "every rank's loader skips it");
   EXPECT_EQ(result.paths, (std::map<std::string, std::uint64_t>{{"traced", 2}, {"skip", 4}}));
   EXPECT_EQ(result.payloads, 2U);  // of a
 }

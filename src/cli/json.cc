@@ -176,6 +176,10 @@ std::string refit_json(const RefitResult& result, const Measured& measured) {
                           {"path", path.path},
                           {"reason", path.reason}});
   }
+  Json uneven = Json::array();
+  for (const RefitUneven& found : result.uneven) {
+    uneven.push_back({{"tensor", found.tensor}, {"reason", found.reason}});
+  }
   Json stages = Json::array();
   for (const RefitStage& stage : result.stages) {
     stages.push_back(
@@ -200,7 +204,7 @@ std::string refit_json(const RefitResult& result, const Measured& measured) {
   json["owned_bytes_mean"] = result.owned_bytes_mean;
   json["paths"] = result.paths;
   json["not_traced"] = std::move(not_traced);
-  json["unplaced"] = result.unplaced;
+  json["uneven"] = std::move(uneven);
   json["stages"] = std::move(stages);
   json["startup_seconds"] = result.startup_seconds;
   json["refit_seconds"] = result.refit_seconds;

@@ -27,8 +27,8 @@ std::string paths_text(const RefitResult& result) {
     text += fmt::format("  {} on receiver {}: {} ({})\n", printable(path.tensor), path.rank,
                         path.path, printable(path.reason));
   }
-  for (const std::string& name : result.unplaced) {
-    text += fmt::format("  {}: skipped by every receiver\n", printable(name));
+  for (const RefitUneven& found : result.uneven) {
+    text += fmt::format("  {}: {}\n", printable(found.tensor), found.reason);
   }
   return text;
 }

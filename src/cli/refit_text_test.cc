@@ -60,7 +60,7 @@ RefitResult some_refit() {
   result.owned_bytes_mean = 5'000'000;
   result.paths = {{"dense", 1}, {"traced", 2}};
   result.not_traced = {{"scale\x1b", 0, "dense", "its dtype has no placeholder"}};
-  result.unplaced = {"inv_freq\x1b"};
+  result.uneven = {{"inv_freq\x1b", "every rank's loader skips it"}};
   result.stages = {{"load", 1.5, 3}, {"scan", 0.25, 0.5}};
   result.startup_seconds = 2;
   result.refit_seconds = 0.5;
@@ -142,7 +142,7 @@ TEST_F(RefitCliTest, Text) {
   scan   0.25 s  0.50 s
 paths of tensors on receivers: 1 dense, 2 traced
   scale\x1b on receiver 0: dense (its dtype has no placeholder)
-  inv_freq\x1b: skipped by every receiver
+  inv_freq\x1b: every rank's loader skips it
 owned per owner: 6.00 MB at most, 1.20 of the mean
 working memory at its peak: owners 1.07 GB, receivers 3.00 MB
 8 owners to 1 receiver: 0.800 % of 20.0 M elements changed, 182 kB in 9 payloads, 0.50 s; )"
@@ -205,7 +205,7 @@ TEST_F(RefitCliTest, Json) {
     "paths": {"dense": 1, "traced": 2},
     "not_traced": [{"tensor": "scale\u001b", "receiver": 0, "path": "dense",
                     "reason": "its dtype has no placeholder"}],
-    "unplaced": ["inv_freq\u001b"],
+    "uneven": [{"tensor": "inv_freq\u001b", "reason": "every rank's loader skips it"}],
     "stages": [{"name": "load", "wall_seconds": 1.5, "busy_seconds": 3.0},
                {"name": "scan", "wall_seconds": 0.25, "busy_seconds": 0.5}],
     "startup_seconds": 2.0, "refit_seconds": 0.5, "owner_memory_bytes": 1073741824,

@@ -55,18 +55,4 @@ Status share_collectives(std::span<Receiver* const> ranks) {
   return {};
 }
 
-std::vector<std::uint32_t> unplaced_tensors(std::span<Receiver* const> ranks) {
-  std::vector<std::uint32_t> unplaced;
-  const std::size_t tensors = ranks.empty() ? 0 : ranks[0]->classes().size();
-  for (std::size_t tensor = 0; tensor < tensors; ++tensor) {
-    const bool skipped = std::all_of(ranks.begin(), ranks.end(), [&](const Receiver* rank) {
-      const TensorClass& one = rank->classes()[tensor];
-      return one.path == TensorPath::kSkip && !one.tied;
-    });
-    const bool empty = ranks[0]->specs()[tensor].words == 0;
-    if (skipped && !empty) unplaced.push_back(static_cast<std::uint32_t>(tensor));
-  }
-  return unplaced;
-}
-
 }  // namespace dcr

@@ -26,10 +26,4 @@ void add_needs(std::span<const Need> more, std::vector<Need>* needs);
 // kUnsupported naming tensor and rank (index of the receiver) where one cannot take that path.
 Status share_collectives(std::span<Receiver* const> ranks);
 
-// Tensors of which no rank of an engine has anything, by index, ascending: every loader skips them,
-// and for another reason than that a tensor loaded later has their bytes. That may be meant (what a
-// runtime computes itself) or not (a name that its loader does not know): people are to be told.
-// REQUIRES: prewarmed receivers.
-std::vector<std::uint32_t> unplaced_tensors(std::span<Receiver* const> ranks);
-
 }  // namespace dcr

@@ -114,56 +114,6 @@ TEST_F(CollectivesTest, TheRankThatCannotIsNamed) {
 
 TEST_F(CollectivesTest, OfNoRanks) {
   EXPECT_TRUE(share_collectives({}).ok());
-  EXPECT_TRUE(unplaced_tensors({}).empty());
-}
-
-// One or two ranks of "a" [4], "b" [4] and "c" [0]; each loads the names that it is given, "b" to
-// the bytes of "a" where that is given too.
-std::vector<std::uint32_t> unplaced(const std::vector<std::vector<std::string>>& loaded) {
-  const Catalogue catalogue = make_catalogue(
-      {{"a", Dtype::kBF16, {4}}, {"b", Dtype::kBF16, {4}}, {"c", Dtype::kBF16, {0}}});
-  const std::unique_ptr<Executor> executor = make_executor(1);
-  std::deque<TestRank> models(loaded.size());
-  std::vector<std::unique_ptr<Receiver>> owned;
-  std::vector<Receiver*> receivers;
-  for (std::size_t rank = 0; rank < loaded.size(); ++rank) {
-    TestLoader& loader = models[rank].loader;
-    for (const char* name : {"a", "b", "c"}) {
-      loader.loads[name] = [](const TensorView&, LoaderHook&) -> Result<LoadReport> {
-        return LoadReport::kLoaded;  // which is no evidence
-      };
-    }
-    const TensorView p =
-        loaded[rank].empty() ? TensorView() : loader.add_target("p", Dtype::kBF16, {4});
-    for (const std::string& name : loaded[rank]) {
-      loader.loads[name] = [&loader, p](const TensorView& value,
-                                        LoaderHook& hook) -> Result<LoadReport> {
-        DCR_TRY(loader.copy(hook, p, value));
-        return LoadReport::kLoaded;
-      };
-    }
-    ReceiverOptions options;
-    options.owners = {{{0, ItemBox::range(0, 4)}, {1, ItemBox::range(0, 4)}}};
-    auto made = Receiver::create(catalogue, loader, models[rank].memory, *executor, options);
-    EXPECT_TRUE(made.ok());
-    EXPECT_TRUE((*made)->prewarm().ok());
-    receivers.push_back(made->get());
-    owned.push_back(std::move(made).value());
-  }
-  return unplaced_tensors(receivers);
-}
-
-TEST(UnplacedTest, WhatEveryRankSkips) {
-  using Indices = std::vector<std::uint32_t>;
-  EXPECT_EQ(unplaced({{"a"}, {"b"}}), Indices{});
-  EXPECT_EQ(unplaced({{"a"}, {"a"}}), Indices{1});
-  EXPECT_EQ(unplaced({{"a"}, {}}), Indices{1});
-  EXPECT_EQ(unplaced({{}, {}}), (Indices{0, 1}));
-}
-
-TEST(UnplacedTest, TiedTensorsHaveAPlace) {
-  EXPECT_TRUE(unplaced({{"a", "b"}}).empty());
-  EXPECT_TRUE(unplaced({{"a", "b"}, {}}).empty());
 }
 
 }  // namespace

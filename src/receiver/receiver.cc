@@ -1,6 +1,7 @@
 #include "receiver/receiver.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/checked.h"
@@ -235,9 +236,16 @@ Digest Receiver::fingerprint() const {
 }
 
 Status Receiver::audit(const CanonicalRead& base) {
+  std::vector<std::uint32_t> all(state_->catalogue.size());
+  std::iota(all.begin(), all.end(), std::uint32_t{0});
+  return audit(all, base);
+}
+
+Status Receiver::audit(std::span<const std::uint32_t> tensors, const CanonicalRead& base) {
   State& state = *state_;
   if (!state.prewarmed) return Status(Code::kInvalidArgument, "an audit before prewarm");
-  for (std::uint32_t tensor = 0; tensor < state.catalogue.size(); ++tensor) {
+  for (const std::uint32_t tensor : tensors) {
+    DCR_ASSERT(tensor < state.catalogue.size());
     DCR_TRY(state.ask());
     DCR_TRY(state.applier.audit(tensor, [&](std::uint64_t first, MutableByteSpan out) {
       return base(tensor, first, out);

@@ -91,6 +91,8 @@ class Receiver {
   // the base (P = L(W)), but not the constants that loads put beside them; writes nothing that it
   // does not restore. kMismatch names the tensor.
   Status audit(const CanonicalRead& base);
+  // Of these tensors. REQUIRES: indices in the catalogue.
+  Status audit(std::span<const std::uint32_t> tensors, const CanonicalRead& base);
 
   // Starts an attempt, which ends any other. Errors: kInvalidArgument before prewarm; kMismatch if
   // the layout is another than at prewarm; kTooLarge without room for scratch.

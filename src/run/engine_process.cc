@@ -10,6 +10,7 @@
 #include "protocol/gate.h"
 #include "receiver/base_check.h"
 #include "receiver/needs.h"
+#include "receiver/rank_coverage.h"
 #include "run/engine_reader.h"
 #include "run/mailbox.h"
 #include "run/operator.h"
@@ -128,6 +129,11 @@ class EngineProcess {
       receivers.push_back(rank->receiver.get());
     }
     DCR_TRY(share_collectives(receivers));
+    for (const UnevenTensor& found : uneven_tensors(receivers)) {
+      context_.options().log(engine_.gate.name, about_tensor(model_.catalogue[found.tensor],
+                                                             Status(Code::kMismatch, found.reason))
+                                                    .message());
+    }
     CheckpointReader base(model_.base);
     for (const auto& rank : ranks_) {
       DCR_TRY(rank->receiver

@@ -18,7 +18,7 @@ from dcr.torch.owner import (
     OpenRefit,
     PreparedRefit,
 )
-from dcr.torch.placed import PlacedPart, Placement
+from dcr.torch.placed import PlacedPart, Placement, uneven_tensors
 from dcr.torch.receiver import ModelReceiver
 from dcr.torch.run_owner import Owner, RefitHandle, RefitResult
 
@@ -39,4 +39,5 @@ __all__ = [
     "TorchLoader",
     "state_dict_loader",
     "trace_geometry",
+    "uneven_tensors",
 ]

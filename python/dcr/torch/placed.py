@@ -1,12 +1,14 @@
 """Where a receiver's canonical tensors go."""
 
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from dcr import _core
-from dcr.errors import InternalError
+from dcr.errors import InternalError, InvalidArgument
 from dcr.torch.loader import named_tensors
 from dcr.torch.storages import Storages
 
@@ -41,6 +43,20 @@ class Placement:
     """Of parameters, that its elements reach on this rank."""
     parts: tuple[PlacedPart, ...] = ()
     """Of a traced tensor."""
+    tied: bool = False
+    """A skip: a tensor that is loaded later has the same bytes."""
+    elements: int = 0
+    """Of the canonical tensor."""
+
+
+def placement_from(fields: Mapping[str, Any]) -> Placement:
+    """What `dataclasses.asdict` made this of, with lists for tuples or without."""
+
+    def part(fields: Mapping[str, Any]) -> PlacedPart:
+        lists = ("sizes", "tensor_strides", "parameter_strides")
+        return PlacedPart(**{**fields, **{key: tuple(fields[key]) for key in lists}})
+
+    return Placement(**{**fields, "parts": tuple(part(one) for one in fields["parts"])})
 
 
 def _has_element(tensor: torch.Tensor, byte: int) -> bool:
@@ -80,10 +96,53 @@ def placements(
 
     return {
         name: Placement(
-            one.path, one.reason, one.bytes, tuple(part(box) for box in core.placement(index))
+            one.path,
+            one.reason,
+            one.bytes,
+            tuple(part(box) for box in core.placement(index)),
+            one.tied,
+            elements,
         )
-        for index, (name, one) in enumerate(zip(core.names, core.classes, strict=True))
+        for index, (name, one, elements) in enumerate(
+            zip(core.names, core.classes, core.elements, strict=True)
+        )
     }
+
+
+def uneven_tensors(ranks: Sequence[Mapping[str, Placement]]) -> dict[str, str]:
+    """Tensors that do not lie evenly on the ranks of one engine, and how.
+
+    That is, of which some element lies on no rank, or on more ranks than another. A dense load
+    would leave the same out, so that it may be meant (padding, what a runtime computes itself), or
+    a name or a shard that the loaders miss. Where a loader takes a tensor by another path than
+    traced, its elements are not known, and nothing is said of it.
+
+    Args:
+        ranks: the `placements` of every rank's receiver.
+
+    Raises:
+        dcr.errors.InvalidArgument: ranks have placements of different tensors.
+    """
+    if not ranks:
+        return {}
+    tensors = [(name, ranks[0][name].elements) for name in sorted(ranks[0], key=str.encode)]
+    shares = []
+    for rank, found in enumerate(ranks):
+        others = {(name, one.elements) for name, one in found.items()} ^ set(tensors)
+        if others:
+            raise InvalidArgument(
+                f"ranks 0 and {rank} have placements of different tensors, as of {min(others)[0]!r}"
+            )
+        shares.append([_share(found[name]) for name, _ in tensors])
+    return dict(_core.uneven_tensors(tensors, shares))
+
+
+def _share(placement: Placement) -> tuple[str, bool, list[tuple[int, list[int], list[int]]]]:
+    boxes = [
+        (part.tensor_offset, list(part.sizes), list(part.tensor_strides))
+        for part in placement.parts
+    ]
+    return placement.path, placement.tied, boxes
 
 
 def log_placements(core: _core.EmbeddedReceiver) -> None:

@@ -52,11 +52,11 @@ def traced_receiver(
     owners: Sequence[Sequence[Box]],
     never_loaded: Iterable[str],
     base: CheckpointTensors | None = None,
-) -> tuple[_core.EmbeddedReceiver, bool]:
+) -> tuple[_core.EmbeddedReceiver, bool, Callable[[], dict[str, Placement]]]:
     """The core's receiver of a module for what owners have published, prewarmed.
 
     `base`: the checkpoint that the module holds as it was loaded, which it is audited against if it
-    has these tensors; whether it was comes beside the receiver.
+    has these tensors; whether it was comes beside the receiver, and what makes its placements.
     """
     loader = TorchLoader(module, load_weights)
     core = _core.EmbeddedReceiver(
@@ -69,14 +69,18 @@ def traced_receiver(
     )
     core.prewarm()
     log_placements(core)
+
+    def placed() -> dict[str, Placement]:
+        return placements(core, module, loader.storages)
+
     if base is None:
-        return core, False
+        return core, False, placed
     differs = base.differs(tensors)
     if differs:
         logger.warning("no audit against what the module was loaded from: %s", differs)
     else:
         core.audit(base)
-    return core, not differs
+    return core, not differs, placed
 
 
 class ModelReceiver:
@@ -139,6 +143,7 @@ class ModelReceiver:
             threads=1 if self._loader.torch_operations else threads,
             stage=stage,
         )
+        self._indices = {name: index for index, name in enumerate(self._core.names)}
 
     def prewarm(self) -> dict[str, _core.TensorClass]:
         """Traces the loader over all names, leaving every parameter as it was.
@@ -169,24 +174,36 @@ class ModelReceiver:
 
     def require_scratch(self, name: str) -> None:
         """Puts a tensor on the scratch path: its loader talks to other ranks on some rank."""
-        if name not in self._core.names:
-            raise InvalidArgument(f"there is no tensor {name!r}")
-        self._core.require_scratch(self._core.names.index(name))
+        self._core.require_scratch(self._index(name))
 
     def fingerprint(self) -> bytes:
         """Sixteen bytes that bind the tensors, the layout in memory and the classes."""
         return self._core.fingerprint()
 
-    def audit(self, base: Mapping[str, torch.Tensor] | Callable[[str], torch.Tensor]) -> None:
+    def audit(
+        self,
+        base: Mapping[str, torch.Tensor] | Callable[[str], torch.Tensor],
+        names: Iterable[str] | None = None,
+    ) -> None:
         """Compares the parameters with what the loader makes of the base checkpoint.
 
         It finds what no trace can: weights that were packed, permuted or left behind after loading.
+        With `names` it compares these tensors alone, as a sample of what a refit brought is
+        compared with the trainer's values after its commit.
 
         Raises:
             dcr.errors.Mismatch: naming the first tensor that differs.
         """
         read = base.__getitem__ if isinstance(base, Mapping) else base
-        self._core.audit(read)
+        if names is None:
+            self._core.audit(read)
+        else:
+            self._core.audit(read, [self._index(name) for name in names])
+
+    def _index(self, name: str) -> int:
+        if name not in self._indices:
+            raise InvalidArgument(f"there is no tensor {name!r}")
+        return self._indices[name]
 
     def begin(
         self,

@@ -10,9 +10,12 @@ is all of it, for `AsyncLLM` and `vllm serve` too. `sync` is for engines in the 
 `WorkerExtension` lets `collective_rpc` ask what workers know. docs/PYTHON.md says the rest.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["WorkerExtension", "sync"]
+if TYPE_CHECKING:
+    from dcr.torch.placed import Placement
+
+__all__ = ["WorkerExtension", "placements", "sync"]
 
 
 def sync(llm: Any, *, label: str | None = None, timeout: float | None = None) -> str:
@@ -43,6 +46,22 @@ def sync(llm: Any, *, label: str | None = None, timeout: float | None = None) ->
     return sync_engine(llm, label, timeout)
 
 
+def placements(llm: Any) -> "list[dict[str, Placement]]":
+    """Where each worker of an engine has the trainer's tensors; empty before it has traced.
+
+    `dcr.torch.uneven_tensors` names those of them that miss an element.
+
+    Args:
+        llm: vLLM's `LLM`, with `worker_extension_cls="dcr.vllm.WorkerExtension"`.
+    """
+    from dcr.torch.placed import placement_from
+
+    return [
+        {name: placement_from(fields) for name, fields in worker.items()}
+        for worker in llm.collective_rpc("dcr_placements")
+    ]
+
+
 class WorkerExtension:
     """What `collective_rpc` may call on workers.
 
@@ -55,3 +74,10 @@ class WorkerExtension:
         """Engine, receiver and how that is, of this worker."""
         status: dict[str, Any] = self.weight_transfer_engine.status()
         return status
+
+    def dcr_placements(self) -> dict[str, Any]:
+        """For `placements`, as what vLLM takes from one process to another."""
+        from dataclasses import asdict
+
+        placements = self.weight_transfer_engine.placements()
+        return {name: asdict(placement) for name, placement in placements.items()}

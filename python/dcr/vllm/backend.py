@@ -13,6 +13,7 @@ from dcr.errors import Unsupported
 from dcr.run import Receiver, Run
 from dcr.torch import devices
 from dcr.torch.loader import named_tensors
+from dcr.torch.placed import Placement
 from dcr.vllm import cpu_live
 from dcr.vllm.settings import Settings, check_refittable, check_vllm, receiver_name
 
@@ -71,6 +72,10 @@ class DcrWeightTransferEngine(_Base):  # type: ignore[misc]
         """For `WorkerExtension`."""
         status = None if self._receiver is None else self._receiver.status()
         return {"receiver": self._name, "status": status}
+
+    def placements(self) -> dict[str, Placement]:
+        """For `WorkerExtension`."""
+        return {} if self._receiver is None else self._receiver.placements()
 
     def shutdown(self) -> None:
         if self._receiver is not None:
