@@ -15,7 +15,7 @@ packages=(
   libspdlog-dev libsqlite3-dev libtomlplusplus-dev libzmq3-dev
   # Tests, sanitizers, fuzzers, lint, benchmarks.
   libgtest-dev libbenchmark-dev librapidcheck-dev libgoogle-perftools-dev
-  clang libclang-rt-dev clang-tidy clang-format
+  clang lld libclang-rt-dev clang-tidy clang-format
   xdelta3 zstd
   # The demo and tools/*.py; git lists the files that lint looks at.
   python3 python3-pip unzip git
