@@ -86,10 +86,14 @@ struct UnevenTensor {
 };
 
 // Tensors of which an element lies on no rank of an engine, or on more ranks than another does,
-// ascending; ranks[i] are the shares of rank i, by tensor in the order of names. A dense load would
-// leave the same out, so that it may be meant (what a runtime computes itself, padding), or a name
-// or a shard that loaders miss: people are to be told. Where a loader takes a tensor by another
-// path than traced, its elements are not known, and nothing is said of it. Errors: kCorrupt and
+// ascending; ranks[i] are the shares of rank i, by tensor in the order of names. What lies on no
+// rank a dense load would leave out too: it may be meant (what a runtime computes itself), or be a
+// name or a shard that loaders miss. What lies on more ranks than others may be a part of a tensor
+// that is kept whole where the rest is cut (keys and values beside queries in one tensor), or a
+// shard that two ranks take. People are to be told. Where a loader takes a tensor by another path
+// than traced, or it is tied, its elements are not known, and nothing is said of it; where they are
+// in too many pieces to be counted, that is said. Takes time in the number of boxes where they are
+// shards and replicas of them, else also in that of their contiguous pieces. Errors: kCorrupt and
 // kTooLarge for tensors that make no catalogue; kInvalidArgument for a rank with another number of
 // shares; kCorrupt and kTooLarge, naming tensor and rank, for boxes that leave their tensor.
 Result<std::vector<UnevenTensor>> uneven_tensors(std::vector<CanonicalTensor> tensors,

@@ -59,7 +59,9 @@ class RunSession {
   // setting, a kill point or a key of the file is wrong; kUnsupported, a network file system; kIo.
   // With a file: kNotFound, no coordinator has made the run where this process looks; kMismatch,
   // the objects there are not the run's.
-  static Result<std::unique_ptr<RunSession>> open(const std::string& path, RunOptions options);
+  // kCancelled: `cancel` was while another process or thread makes the run.
+  static Result<std::unique_ptr<RunSession>> open(const std::string& path, RunOptions options,
+                                                  const CancelToken* cancel = nullptr);
   ~RunSession();
   RunSession(const RunSession&) = delete;
   RunSession& operator=(const RunSession&) = delete;

@@ -532,6 +532,7 @@ class Receiver:
             if not self._core.find_owners(_WAIT_SECONDS):
                 continue
             self._state = "traces the loader"
+            self._placements = dict
             receiver, audited, self._placements = self._make(self._core.tensors, self._core.boxes)
             self._state = ""
             if not self._core.serve(receiver, self._after_apply, audit=not audited):
@@ -551,7 +552,8 @@ class Receiver:
             return self._state or "is closed"
 
     def placements(self) -> "dict[str, Placement]":
-        """By canonical name, where its elements are; of nothing before it has traced."""
+        """By canonical name, where its elements are; of nothing unless it has traced for the
+        owners that are there."""
         return self._placements()
 
     def close(self) -> None:
@@ -571,4 +573,5 @@ class Receiver:
 
     def _leave(self) -> None:
         """What still runs of the core's ends when its call returns."""
+        self._placements = dict
         self._core.close()

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "blocking.h"
 #include "dcr/run.h"
 #include "errors.h"
 #include "handle.h"
@@ -127,11 +128,9 @@ class PythonRun : public Handle<RunSession> {
     options.problem = [lines](const std::string& endpoint, const std::string& text) {
       lines->add(true, endpoint, text);
     };
-    auto run = [&] {
-      const nanobind::gil_scoped_release release;
-      return RunSession::open(path, std::move(options));
-    }();
-    return take(std::move(run));
+    return run_blocking<std::unique_ptr<RunSession>>([&](const Blocking& call) {
+      return RunSession::open(path, std::move(options), call.cancel);
+    });
   }
 
   std::shared_ptr<LogLines> lines_;

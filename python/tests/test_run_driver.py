@@ -15,7 +15,8 @@ torch = pytest.importorskip("torch", reason="needs torch")
 
 import dcr.run
 import dcr.torch
-from dcr import errors
+from dcr import _core, errors
+from interrupts import interrupted_after
 from run_parts import (
     Engine,
     EngineProcess,
@@ -131,6 +132,42 @@ def test_a_driver_ends_a_transition(directory: Path) -> None:
     assert digest(serving) == digest(model)
     gate.close()
     receiver.close()
+
+
+@pytest.mark.parametrize("lock", ["making", "creating"])
+def test_ctrl_c_while_another_process_makes_the_run(tmp_path: Path, lock: str) -> None:
+    path = tmp_path / "run"
+    path.mkdir(mode=0o700)
+    code = """if True:
+        import fcntl, sys, time
+        with open(sys.argv[1], "w") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX)
+            print("locked", flush=True)
+            time.sleep(3600)
+    """
+    command = [sys.executable, "-c", code, path / f"{lock}.lock"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None and other.stdout.readline() == "locked\n"
+        # One thread waits for the other process, the main thread for it or for that thread.
+        errors_seen: list[Exception] = []
+
+        def open_too() -> None:
+            try:
+                _core.RunSession(str(path))
+            except errors.Error as error:
+                errors_seen.append(error)
+
+        thread = threading.Thread(target=open_too)
+        thread.start()
+        try:
+            seconds = interrupted_after(0.5, lambda: _core.RunSession(str(path)))
+            print(f"{seconds * 1000:.0f} ms")
+            assert seconds < 5 and thread.is_alive()
+        finally:
+            other.kill()
+            thread.join()
+    assert not errors_seen
+    dcr.run.Run(path).close()
 
 
 def test_a_program_ends_while_its_members_work(directory: Path) -> None:

@@ -218,6 +218,9 @@ def test_placements_of_different_tensors_are_refused() -> None:
     for ranks in ([one, other], [other, one]):
         with pytest.raises(dcr.errors.InvalidArgument, match="different tensors, as of 'norm'"):
             uneven_tensors(ranks)
+    for rank, ranks in enumerate([[{}, one], [one, {}]]):
+        with pytest.raises(dcr.errors.InvalidArgument, match=f"rank {rank} has no placements"):
+            uneven_tensors(ranks)
     damaged = replace(one["norm"], parts=(replace(one["norm"].parts[0], tensor_offset=1),))
     with pytest.raises(dcr.errors.Corrupt, match=r"rank 1: tensor \"norm\""):
         uneven_tensors([one, {**one, "norm": damaged}])

@@ -204,6 +204,43 @@ TEST(EmbeddedReceiverTest, RefusesWhatDoesNotFit) {
   EXPECT_EQ(code({tensors[0], tensors[0]}, {}), Code::kCorrupt);
 }
 
+TEST(UnevenTensorsTest, SharesAreChecked) {
+  using Dimensions = std::vector<PlacedBox::Dimension>;
+  const auto uneven = [](std::uint64_t offset, const Dimensions& dimensions) {
+    RankShare share;
+    share.path = TensorPath::kTraced;
+    share.boxes = {{0, 2, offset, 0, dimensions}};
+    const std::vector<std::vector<RankShare>> ranks = {{share, share}};
+    return uneven_tensors({{"b", Dtype::kBF16, {2, 3}, 0}, {"a", Dtype::kBF16, {6}, 0}}, ranks);
+  };
+  EXPECT_TRUE(uneven(0, {{6, 1, 1}})->empty());
+  EXPECT_TRUE(uneven(0, {{3, 1, 1}, {2, 3, 1}, {1000, 0, 0}})->empty());
+  const auto some = uneven(1, {{5, 1, 1}});
+  ASSERT_TRUE(some.ok());
+  ASSERT_EQ(some->size(), 2U);
+  EXPECT_EQ((*some)[1].tensor, 1U);
+  EXPECT_EQ((*some)[1].reason, "element 0 lies on no rank");
+  EXPECT_EQ((*uneven(99, {{0, 1, 1}}))[0].reason, "element 0 lies on no rank");
+  struct Case {
+    std::uint64_t offset;
+    Dimensions dimensions;
+    Code code;
+  };
+  for (const Case& one :
+       {Case{1, {{6, 1, 1}}, Code::kCorrupt}, Case{6, {}, Code::kCorrupt},
+        Case{0, {{2, ~std::uint64_t{0}, 1}}, Code::kCorrupt},
+        Case{0, {{std::uint64_t{1} << 40, 0, 1}, {std::uint64_t{1} << 40, 0, 1}}, Code::kTooLarge},
+        Case{0, Dimensions(100), Code::kTooLarge}}) {
+    const auto refused = uneven(one.offset, one.dimensions);
+    EXPECT_EQ(refused.status().code(), one.code) << refused.status().message();
+    EXPECT_TRUE(refused.status().message().starts_with("rank 0: tensor \"a\""))
+        << refused.status().message();
+  }
+  const std::vector<std::vector<RankShare>> none = {{}};
+  EXPECT_EQ(uneven_tensors({{"a", Dtype::kBF16, {6}, 0}}, none).status().message(),
+            "rank 0 has shares of 0 of 1 tensors");
+}
+
 TEST(HostTargetsTest, StoragesComeAndGo) {
   const std::unique_ptr<HostTargets> memory = HostTargets::create(100);
   std::vector<std::uint8_t> bytes(8, 3);

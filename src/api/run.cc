@@ -71,14 +71,15 @@ Status check_listed(const RunSession::State& run, const std::string& name, Role 
 RunSession::RunSession(std::shared_ptr<State> state) : state_(std::move(state)) {}
 RunSession::~RunSession() { state_->cancel.cancel(); }
 
-Result<std::unique_ptr<RunSession>> RunSession::open(const std::string& path, RunOptions options) {
+Result<std::unique_ptr<RunSession>> RunSession::open(const std::string& path, RunOptions options,
+                                                     const CancelToken* cancel) {
   auto state = std::make_shared<State>();
   state->path = path;
   const Result<FileInfo> info = posix_file_system().info(path, true);
   if (info.ok() && info->kind == FileKind::kRegular) {
     DCR_ASSIGN(state->listed, read_listed(path));
   } else {
-    DCR_ASSIGN(state->directory, RunDirectory::open(path));
+    DCR_ASSIGN(state->directory, RunDirectory::open(path, cancel));
   }
   ProcessOptions process;
   process.cancel = &state->cancel;
@@ -98,7 +99,7 @@ Result<std::unique_ptr<RunSession>> RunSession::open(const std::string& path, Ru
     DCR_ASSIGN(state->context, ProcessContext::open(state->directory->config(), std::move(process),
                                                     state->directory->peers()));
   } else {
-    if (options.create) DCR_TRY(create_run(state->listed));
+    if (options.create) DCR_TRY(create_run(state->listed, cancel));
     DCR_ASSIGN(state->context, open_shared_run(state->listed, std::move(process)));
   }
   return std::make_unique<RunSession>(std::move(state));

@@ -112,10 +112,10 @@ Result<ProcessOptions> process_options(const CommandLine& line, const CancelToke
 }
 
 // Makes the operator known in a run directory that is there.
-Status enter_directory(const CommandLine& line, Opened* opened) {
+Status enter_directory(const CommandLine& line, const CancelToken& cancel, Opened* opened) {
   DCR_ASSIGN(const std::string path, absolute_path(line.run.run_directory));
   DCR_TRY(posix_file_system().info(join_path(path, "settings.toml"), true).status());
-  DCR_ASSIGN(opened->directory, RunDirectory::open(path));
+  DCR_ASSIGN(opened->directory, RunDirectory::open(path, &cancel));
   opened->config = opened->directory->config();
   opened->name = line.run.name;
   DCR_ASSIGN(opened->presence, opened->directory->enter_operator(&opened->name));
@@ -128,7 +128,7 @@ Result<std::unique_ptr<Opened>> open_run(const CommandLine& line, const CancelTo
   opened->name = line.run.name;
   DCR_ASSIGN(ProcessOptions options, process_options(line, cancel, say));
   if (!line.run.run_directory.empty()) {
-    DCR_TRY(enter_directory(line, opened.get()));
+    DCR_TRY(enter_directory(line, cancel, opened.get()));
     DCR_ASSIGN(opened->context, ProcessContext::open(opened->config, std::move(options),
                                                      opened->directory->peers()));
     return opened;
@@ -136,7 +136,7 @@ Result<std::unique_ptr<Opened>> open_run(const CommandLine& line, const CancelTo
   DCR_ASSIGN(opened->config, read_run_config(line.run.config));
   // Elsewhere than where the others look nobody would notice that it is another run's.
   const bool makes = line.command == Command::kCoordinator || !opened->config.base.empty();
-  if (makes) DCR_TRY(create_run(opened->config));
+  if (makes) DCR_TRY(create_run(opened->config, &cancel));
   DCR_ASSIGN(opened->context, open_shared_run(opened->config, std::move(options)));
   return opened;
 }
@@ -161,7 +161,7 @@ Status run_process(const CommandLine& line, ProcessContext& context) {
 Status run_in_directory(const CommandLine& line, const CancelToken& cancel, const Say& say) {
   DCR_ASSIGN(const ProcessOptions options, process_options(line, cancel, say));
   DCR_ASSIGN(const std::string path, absolute_path(line.run.run_directory));
-  DCR_ASSIGN(const std::shared_ptr<RunDirectory> directory, RunDirectory::open(path));
+  DCR_ASSIGN(const std::shared_ptr<RunDirectory> directory, RunDirectory::open(path, &cancel));
   return line.command == Command::kNode
              ? run_directory_node(*directory, options, line.run.name)
              : run_directory_coordinator(*directory, options, line.run.name);

@@ -14,13 +14,19 @@ namespace {
 // What is counted element by element is in so many pieces at most, on all ranks together.
 constexpr std::size_t kRunsMax = std::size_t{1} << 22;
 
-// The tensor's elements that the box has, mapped to themselves.
+// The tensor's elements that the box has, mapped to themselves, in ascending order where strides
+// allow it: a parameter may have them in any other.
 Box identity_of(const PlacedBox& placed) {
   Box box;
   box.src_offset = box.dst_offset = placed.tensor_offset;
   for (const PlacedBox::Dimension& dim : placed.dimensions) {
-    box.dims.push_back({dim.size, dim.tensor_stride, dim.tensor_stride});
+    const bool repeats = dim.tensor_stride == 0 && dim.size > 0;
+    if (!repeats) box.dims.push_back({dim.size, dim.tensor_stride, dim.tensor_stride});
   }
+  std::sort(box.dims.begin(), box.dims.end(),
+            [](const BoxDimension& one, const BoxDimension& other) {
+              return one.src_stride > other.src_stride;
+            });
   return normalize(std::move(box));
 }
 

@@ -89,13 +89,18 @@ TEST(RankCoverage, WhereElementsAreNotKnownNothingIsSaid) {
   EXPECT_EQ(of_shares({top, {TensorPath::kSkip, true, {}}}), Texts{});
 }
 
-// A share of 4 rows of 6, and which elements those are.
+// A share of 4 rows of 6, with its dimensions in any order and some repeated, and which elements
+// those are.
 struct Drawn {
   std::vector<PlacedBox> boxes;
   std::vector<bool> has = std::vector<bool>(24);
 
-  void add(std::uint64_t row, std::uint64_t column, std::uint64_t rows, std::uint64_t columns) {
-    boxes.push_back(part(row * 6 + column, {{rows, 6}, {columns, 1}}));
+  void add(Prng& prng, std::uint64_t row, std::uint64_t column, std::uint64_t rows,
+           std::uint64_t columns) {
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> dims = {{rows, 6}, {columns, 1}};
+    if (prng.below(3) == 0) dims.emplace_back(1 + prng.below(3), 0);
+    if (prng.below(2) == 0) std::reverse(dims.begin(), dims.end());
+    boxes.push_back(part(row * 6 + column, dims));
     for (std::uint64_t i = row; i < row + rows; ++i) {
       for (std::uint64_t j = column; j < column + columns; ++j) has[i * 6 + j] = true;
     }
@@ -106,18 +111,18 @@ Drawn draw(Prng& prng) {
   Drawn drawn;
   switch (prng.below(4)) {
     case 0:
-      drawn.add(0, 0, 4, 6);
+      drawn.add(prng, 0, 0, 4, 6);
       break;
     case 1:
-      drawn.add(prng.below(2) * 2, 0, 2, 6);
+      drawn.add(prng, prng.below(2) * 2, 0, 2, 6);
       break;
     case 2:
-      drawn.add(0, prng.below(2) * 3, 4, 3);
+      drawn.add(prng, 0, prng.below(2) * 3, 4, 3);
       break;
     default:
       for (std::uint64_t i = prng.below(3); i > 0; --i) {
         const std::uint64_t row = prng.below(4), column = prng.below(6);
-        drawn.add(row, column, 1 + prng.below(4 - row), 1 + prng.below(6 - column));
+        drawn.add(prng, row, column, 1 + prng.below(4 - row), 1 + prng.below(6 - column));
       }
   }
   return drawn;
@@ -126,9 +131,7 @@ Drawn draw(Prng& prng) {
 // By counting every element.
 Texts expected(const std::vector<Drawn>& ranks) {
   std::vector<std::uint64_t> count(24);
-  bool something = false;
   for (const Drawn& rank : ranks) {
-    something = something || !rank.boxes.empty();
     for (std::size_t i = 0; i < count.size(); ++i) count[i] += std::uint64_t{rank.has[i]};
   }
   const auto text = [](std::uint64_t one) {
@@ -159,6 +162,21 @@ TEST(RankCoverage, RandomShares) {
     ASSERT_EQ(of_shares(shares), texts) << "round " << round;
   }
   EXPECT_GT(even, 1000U);
+}
+
+// As loaders that permute have them: no element is looked at.
+TEST(RankCoverage, LargeAndTransposed) {
+  constexpr std::uint64_t kSide = 1 << 16;
+  const Catalogue catalogue = make_catalogue({{"w", Dtype::kU8, {kSide, kSide}}});
+  const auto whole = std::vector<RankShare>{traced({part(0, {{kSide, kSide}, {kSide, 1}})})};
+  const auto turned = std::vector<RankShare>{traced({part(0, {{kSide, 1}, {kSide, kSide}})})};
+  const auto most = std::vector<RankShare>{traced({part(0, {{kSide, 1}, {kSide - 1, kSide}})})};
+  using Ranks = std::vector<std::vector<RankShare>>;
+  EXPECT_EQ(texts(uneven_tensors(catalogue, Ranks{whole, turned})), Texts{});
+  EXPECT_EQ(texts(uneven_tensors(catalogue, Ranks{most})),
+            Texts{"0: element 4294901760 lies on no rank"});
+  EXPECT_EQ(texts(uneven_tensors(catalogue, Ranks{turned, most})),
+            Texts{"0: element 4294901760 lies on 1 rank, element 0 on 2 ranks"});
 }
 
 TEST(RankCoverage, WhatIsInTooManyPiecesIsSaid) {

@@ -44,7 +44,7 @@ class LocalCluster {
 
   Result<LocalResult> run() {
     DCR_TRY(write_config());
-    DCR_TRY(create_run(config_));
+    DCR_TRY(create_run(config_, options_.cancel));
     ProcessOptions process;
     process.cancel = options_.cancel;
     process.clock = options_.clock;

@@ -78,7 +78,7 @@ Digest restore_run(const RunId& run) {
   return blake2b(bytes);
 }
 
-Status create_run(const RunConfig& config) {
+Status create_run(const RunConfig& config, const CancelToken* cancel) {
   DCR_TRY(make_ours(config.directory));
   DCR_TRY(make_ours(work_path(config)));
   for (const std::string& path : {objects_path(config), sources_path(config), keys_path(config)}) {
@@ -87,7 +87,7 @@ Status create_run(const RunConfig& config) {
   // One process makes it. The mark comes first, so that it is there where the control plane is.
   DCR_ASSIGN(const std::unique_ptr<ProcessLock> creating,
              ProcessLock::open(join_path(config.directory, "creating.lock")));
-  DCR_TRY(creating->lock(kCreateMs));
+  DCR_TRY(creating->lock(kCreateMs, cancel));
   Status opened = SqliteControl::open(store_of(config)).status();
   if (opened.code() == Code::kNotFound) {
     RunId run{};

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "control/sqlite_control.h"
+#include "dcr/cancel.h"
 #include "run/control_caller.h"
 #include "run/endpoint_loop.h"
 #include "run/operation_points.h"
@@ -108,6 +109,6 @@ inline const Digest& stream_run(const RunId& run, const Digest& restores, const 
 // as its label. One that is there already is left alone, one whose creation was cut short is gone
 // on with. Where the configuration lists who takes part, objects get the run's mark
 // (run_identity.h). Errors: of make_ours and begin_creation; kIo.
-Status create_run(const RunConfig& config);
+Status create_run(const RunConfig& config, const CancelToken* cancel = nullptr);
 
 }  // namespace dcr

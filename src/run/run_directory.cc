@@ -1,5 +1,6 @@
 #include "run/run_directory.h"
 
+#include <mutex>
 #include <utility>
 
 #include "base/endpoint_name.h"
@@ -7,6 +8,7 @@
 #include "channel/keys.h"
 #include "run/process_context.h"
 #include "runtime/child_process.h"
+#include "runtime/event_queue.h"
 #include "runtime/file.h"
 
 namespace dcr {
@@ -16,6 +18,7 @@ constexpr std::uint32_t kOursToUse = 0600;
 constexpr std::uint64_t kSettingsBytesMax = kMiB;
 constexpr std::uint64_t kMakeMs = 10'000;
 constexpr std::uint64_t kEnterMs = 500;
+constexpr std::uint64_t kLookForCancelMs = 20;
 constexpr unsigned kOperatorsMax = 16;
 constexpr std::uint64_t kStartAgainNs = 3'000'000'000;
 // Of a socket's name in the directory, with what sockets are called behind it.
@@ -54,7 +57,7 @@ std::string settings_path(const std::string& directory) {
 }
 
 // The control plane comes last, so that where it is, the rest is.
-Status make_run_directory(const std::string& path) {
+Status make_run_directory(const std::string& path, const CancelToken* cancel) {
   FileSystem& files = posix_file_system();
   for (const char* folder : {"peers", "locks", "logs"}) {
     DCR_TRY(make_ours(join_path(path, folder)));
@@ -70,7 +73,7 @@ Status make_run_directory(const std::string& path) {
                          {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()},
                          kOursToUse));
   }
-  return create_run(config);
+  return create_run(config, cancel);
 }
 
 // Those of this process.
@@ -87,9 +90,18 @@ OpenDirectories& open_directories() {
 
 }  // namespace
 
-Result<std::shared_ptr<RunDirectory>> RunDirectory::open(const std::string& path) {
+Result<std::shared_ptr<RunDirectory>> RunDirectory::open(const std::string& path,
+                                                         const CancelToken* cancel) {
   OpenDirectories& all = open_directories();
-  const std::lock_guard<std::mutex> guard(all.mutex);
+  // Another thread may wait for another process.
+  std::unique_lock<std::mutex> guard(all.mutex, std::defer_lock);
+  EventQueue<bool> nothing;
+  while (!guard.try_lock()) {
+    if (cancel != nullptr && cancel->cancelled()) {
+      return Status(Code::kCancelled, "the wait to open " + path + " was cancelled");
+    }
+    nothing.pop(kLookForCancelMs);
+  }
   // A forked child has none of its parent's locks.
   std::weak_ptr<RunDirectory>& known = all.directories[{this_process(), path}];
   if (std::shared_ptr<RunDirectory> there = known.lock()) return there;
@@ -99,8 +111,8 @@ Result<std::shared_ptr<RunDirectory>> RunDirectory::open(const std::string& path
     // One process makes it, the others find it made.
     DCR_ASSIGN(const std::unique_ptr<ProcessLock> making,
                ProcessLock::open(join_path(path, "making.lock")));
-    DCR_TRY(making->lock(kMakeMs));
-    DCR_TRY(make_run_directory(path));
+    DCR_TRY(making->lock(kMakeMs, cancel));
+    DCR_TRY(make_run_directory(path, cancel));
   }
   DCR_ASSIGN(const Bytes bytes,
              read_file(posix_file_system(), settings_path(path), kSettingsBytesMax));

@@ -32,8 +32,10 @@ class RunDirectory {
   // plane, folders that only this user may look into, and the settings. Errors: kInvalidArgument,
   // it is another user's or others may write to it, its path is relative, too long for sockets or
   // has letters that their addresses have not, or a setting is wrong; those of the control plane,
-  // which refuses a network file system by name; kIo.
-  static Result<std::shared_ptr<RunDirectory>> open(const std::string& path);
+  // which refuses a network file system by name; kCancelled, `cancel`, which may be null, was while
+  // another process or thread makes it; kIo.
+  static Result<std::shared_ptr<RunDirectory>> open(const std::string& path,
+                                                    const CancelToken* cancel = nullptr);
   explicit RunDirectory(RunConfig config);
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;

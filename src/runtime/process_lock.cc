@@ -140,13 +140,16 @@ Result<bool> ProcessLock::try_lock() {
   return true;
 }
 
-Status ProcessLock::lock(std::uint64_t deadline_ms) {
+Status ProcessLock::lock(std::uint64_t deadline_ms, const CancelToken* cancel) {
   stuck_.reset();
   DCR_ASSIGN(bool taken, try_lock());
   if (taken) return {};
   DCR_ASSIGN(const std::optional<LockHolder> first, holder());
   std::uint64_t slept_ms = 0, sleep_ms = 1;
   while (!taken && slept_ms < deadline_ms) {
+    if (cancel != nullptr && cancel->cancelled()) {
+      return {Code::kCancelled, "the wait for " + path_ + " was cancelled"};
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(sleep_ms));
     slept_ms += sleep_ms;
     sleep_ms = std::min(sleep_ms * 2, kSleepMsMax);

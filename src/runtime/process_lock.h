@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "dcr/cancel.h"
 #include "dcr/status.h"
 
 namespace dcr {
@@ -38,9 +39,10 @@ class ProcessLock {
   // Whether some other process holds the lock.
   Result<bool> is_locked() const;
 
-  // Takes the lock; waits for at most `deadline_ms`, as its own sleeps count. Errors: kUnavailable,
-  // another process holds it (named); kIo.
-  Status lock(std::uint64_t deadline_ms);
+  // Takes the lock; waits for at most `deadline_ms`, as its own sleeps count, and no longer than
+  // until `cancel`, which may be null, is. Errors: kUnavailable, another process holds it (named);
+  // kCancelled; kIo.
+  Status lock(std::uint64_t deadline_ms, const CancelToken* cancel = nullptr);
   void unlock();
 
   // The process that held the lock, without once letting go, from the beginning to the end of the

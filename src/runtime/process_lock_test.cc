@@ -67,6 +67,16 @@ class ProcessLockTest : public ::testing::Test {
   std::unique_ptr<ProcessLock> lock_;
 };
 
+TEST_F(ProcessLockTest, AWaitIsCancelled) {
+  const Child child(path_, false);
+  CancelToken cancel;
+  cancel.cancel();
+  const Status status = lock_->lock(100'000'000, &cancel);
+  EXPECT_EQ(status.code(), Code::kCancelled);
+  EXPECT_EQ(status.message(), "the wait for " + path_ + " was cancelled");
+  EXPECT_FALSE(lock_->stuck().has_value());
+}
+
 TEST_F(ProcessLockTest, IsFreeAgainWhenItsProcessDies) {
   {
     Child child(path_, false);

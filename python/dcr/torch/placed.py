@@ -46,7 +46,7 @@ class Placement:
     tied: bool = False
     """A skip: a tensor that is loaded later has the same bytes."""
     elements: int = 0
-    """Of the canonical tensor."""
+    """Of the canonical tensor; bytes, where elements are smaller."""
 
 
 def placement_from(fields: Mapping[str, Any]) -> Placement:
@@ -112,17 +112,23 @@ def placements(
 def uneven_tensors(ranks: Sequence[Mapping[str, Placement]]) -> dict[str, str]:
     """Tensors that do not lie evenly on the ranks of one engine, and how.
 
-    That is, of which some element lies on no rank, or on more ranks than another. A dense load
-    would leave the same out, so that it may be meant (padding, what a runtime computes itself), or
-    a name or a shard that the loaders miss. Where a loader takes a tensor by another path than
-    traced, its elements are not known, and nothing is said of it.
+    That is, of which some element lies on no rank, or on more ranks than another. What lies on no
+    rank a dense load would leave out too: it may be meant (what a runtime computes itself), or be a
+    name or a shard that the loaders miss. What lies on more ranks than the rest may be a part that
+    is kept whole where others are cut (keys and values beside queries in one tensor), or a shard
+    that two ranks take. Where a loader takes a tensor by another path than traced, or it is tied,
+    its elements are not known, and nothing is said of it.
 
     Args:
         ranks: the `placements` of every rank's receiver.
 
     Raises:
-        dcr.errors.InvalidArgument: ranks have placements of different tensors.
+        dcr.errors.InvalidArgument: a rank has no placements, for it has not traced; or ranks have
+            placements of different tensors.
     """
+    for rank, found in enumerate(ranks):
+        if not found:
+            raise InvalidArgument(f"rank {rank} has no placements: it has not traced")
     if not ranks:
         return {}
     tensors = [(name, ranks[0][name].elements) for name in sorted(ranks[0], key=str.encode)]

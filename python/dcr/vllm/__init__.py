@@ -47,15 +47,24 @@ def sync(llm: Any, *, label: str | None = None, timeout: float | None = None) ->
 
 
 def placements(llm: Any) -> "list[dict[str, Placement]]":
-    """Where each worker of an engine has the trainer's tensors; empty before it has traced.
+    """Where each worker of an `LLM` has the trainer's tensors; of nothing before it has traced.
 
-    `dcr.torch.uneven_tensors` names those of them that miss an element.
+    `dcr.torch.uneven_tensors` says which of them do not lie evenly on an engine's workers: of ranks
+    of data parallelism that are one engine, those of all their `LLM`s.
 
     Args:
         llm: vLLM's `LLM`, with `worker_extension_cls="dcr.vllm.WorkerExtension"`.
+
+    Raises:
+        dcr.errors.InvalidArgument: it is no `LLM`, but an `AsyncLLM`, which is not asked so.
     """
+    from inspect import iscoroutinefunction
+
+    from dcr.errors import InvalidArgument
     from dcr.torch.placed import placement_from
 
+    if iscoroutinefunction(llm.collective_rpc):
+        raise InvalidArgument("placements are asked of an LLM, not of an AsyncLLM")
     return [
         {name: placement_from(fields) for name, fields in worker.items()}
         for worker in llm.collective_rpc("dcr_placements")
