@@ -336,8 +336,9 @@ RankShare rank_share(const ShareTuple& share) {
   made.tied = tied;
   const TensorPath paths[] = {TensorPath::kTraced, TensorPath::kScratch, TensorPath::kDense,
                               TensorPath::kSkip, TensorPath::kRefused};
-  const auto* const found = std::find_if(std::begin(paths), std::end(paths),
-                                         [&](TensorPath one) { return path_name(one) == path; });
+  const auto* const found =
+      std::find_if(std::begin(paths), std::end(paths),
+                   [&of = path](TensorPath one) { return path_name(one) == of; });
   if (found == std::end(paths)) {
     raise(Status(Code::kInvalidArgument, "there is no path \"" + path + "\""));
   }

@@ -112,9 +112,7 @@ TEST_F(CollectivesTest, TheRankThatCannotIsNamed) {
             "the scratch path: the loader writes it by no plain copy");
 }
 
-TEST_F(CollectivesTest, OfNoRanks) {
-  EXPECT_TRUE(share_collectives({}).ok());
-}
+TEST_F(CollectivesTest, OfNoRanks) { EXPECT_TRUE(share_collectives({}).ok()); }
 
 }  // namespace
 }  // namespace dcr
