@@ -360,12 +360,14 @@ std::vector<std::pair<std::string, std::string>> uneven(
     std::vector<std::pair<std::string, std::uint64_t>> tensors,
     const std::vector<std::vector<ShareTuple>>& ranks) {
   std::vector<CanonicalTensor> canonical;
+  canonical.reserve(tensors.size());
   for (const auto& [name, elements] : tensors) {
     canonical.push_back({name, Dtype::kU8, {elements}, 0});
   }
   std::vector<std::vector<RankShare>> shares;
   for (const std::vector<ShareTuple>& rank : ranks) {
     std::vector<RankShare>& made = shares.emplace_back();
+    made.reserve(rank.size());
     for (const ShareTuple& share : rank) made.push_back(rank_share(share));
   }
   std::sort(tensors.begin(), tensors.end());
