@@ -26,11 +26,12 @@ if(DCR_SIMULATION)
   add_compile_definitions(DCR_SIMULATION)
 endif()
 if(DCR_SANITIZE)
-  # AddressSanitizer reports what is read or written through a null pointer; UndefinedBehaviorSanitizer
-  # would check it at each use of any pointer, which is a tenth of what the compiler does.
+  # AddressSanitizer reports what is read or written through a null pointer;
+  # UndefinedBehaviorSanitizer would check it at each use of any pointer, which is a tenth of what
+  # the compiler does. GNU's linker takes four times as long for these programs.
   add_compile_options(-fsanitize=${DCR_SANITIZE} -fno-sanitize=null -fno-sanitize-recover=all
     -fno-omit-frame-pointer)
-  add_link_options(-fsanitize=${DCR_SANITIZE})
+  add_link_options(-fsanitize=${DCR_SANITIZE} -fuse-ld=lld)
 endif()
 if(DCR_FUZZ)
   # Coverage in the libraries; the fuzz targets themselves link libFuzzer's main.

@@ -16,6 +16,7 @@
 #include "run/operator.h"
 #include "run/receiver_host.h"
 #include "run/serving_model.h"
+#include "tensor/text.h"
 
 namespace dcr {
 namespace {
@@ -130,9 +131,9 @@ class EngineProcess {
     }
     DCR_TRY(share_collectives(receivers));
     for (const UnevenTensor& found : uneven_tensors(receivers)) {
-      context_.options().log(engine_.gate.name, about_tensor(model_.catalogue[found.tensor],
-                                                             Status(Code::kMismatch, found.reason))
-                                                    .message());
+      const std::string& name = model_.catalogue[found.tensor].name;
+      context_.options().log(engine_.gate.name,
+                             "tensor " + quoted_name(name) + ": " + found.reason);
     }
     CheckpointReader base(model_.base);
     for (const auto& rank : ranks_) {

@@ -1,8 +1,8 @@
 #include "run/run_directory.h"
 
-#include <mutex>
 #include <utility>
 
+#include "base/cancelled.h"
 #include "base/endpoint_name.h"
 #include "channel/address.h"
 #include "channel/keys.h"
@@ -97,7 +97,7 @@ Result<std::shared_ptr<RunDirectory>> RunDirectory::open(const std::string& path
   std::unique_lock<std::mutex> guard(all.mutex, std::defer_lock);
   EventQueue<bool> nothing;
   while (!guard.try_lock()) {
-    if (cancel != nullptr && cancel->cancelled()) {
+    if (!check_cancelled(cancel).ok()) {
       return Status(Code::kCancelled, "the wait to open " + path + " was cancelled");
     }
     nothing.pop(kLookForCancelMs);

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/cancelled.h"
 #include "runtime/file.h"
 
 namespace dcr {
@@ -147,7 +148,7 @@ Status ProcessLock::lock(std::uint64_t deadline_ms, const CancelToken* cancel) {
   DCR_ASSIGN(const std::optional<LockHolder> first, holder());
   std::uint64_t slept_ms = 0, sleep_ms = 1;
   while (!taken && slept_ms < deadline_ms) {
-    if (cancel != nullptr && cancel->cancelled()) {
+    if (!check_cancelled(cancel).ok()) {
       return {Code::kCancelled, "the wait for " + path_ + " was cancelled"};
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(sleep_ms));
