@@ -36,6 +36,8 @@ inline constexpr std::uint64_t kItemsPerPayloadMax = std::uint64_t{1} << 17;
 inline constexpr std::uint64_t kRunsPerPayloadMax = std::uint64_t{1} << 24;
 inline constexpr std::uint64_t kPayloadStoredBytesMax = 2 * kGiB;
 inline constexpr std::uint64_t kPayloadRawBytesMax = 8 * kGiB;
+// Of a payload with a sample of a baseline, stored, raw and decoded.
+inline constexpr std::uint64_t kSampleBytesMax = 32 * kKiB;
 inline constexpr std::uint64_t kPayloadsPerDeltaMax = 65'536;
 inline constexpr std::uint64_t kZstdWindowLogMax = 27;
 

@@ -5,9 +5,34 @@
 #include <utility>
 
 #include "base/mutant.h"
+#include "base/prng.h"
 #include "source/geometry.h"
 
 namespace dcr {
+
+std::vector<BaselinePiece> sample_pieces(std::vector<BaselinePiece> pieces, std::uint64_t seed) {
+  Prng prng(seed);
+  for (std::size_t i = 0; i < std::min(kSamplePieces, pieces.size()); ++i) {
+    std::swap(pieces[i], pieces[i + static_cast<std::size_t>(prng.below(pieces.size() - i))]);
+  }
+  if (pieces.size() > kSamplePieces) pieces.resize(kSamplePieces);
+  for (BaselinePiece& piece : pieces) {
+    const ItemDimension last = piece.box.dims.empty() ? ItemDimension() : piece.box.dims.back();
+    const std::uint64_t row = prng.below(piece.box.words() / last.size);
+    const std::uint64_t size = std::min(kSampleWords, last.size);
+    const std::uint64_t first = prng.below(last.size - size + 1);
+    piece.arena_offset += (row * last.size + first) * piece.width;
+    std::uint64_t offset = piece.box.offset + first * last.stride;
+    std::uint64_t rows = row;
+    for (std::size_t d = piece.box.dims.size(); d-- > 1;) {
+      const ItemDimension& outer = piece.box.dims[d - 1];
+      offset += rows % outer.size * outer.stride;
+      rows /= outer.size;
+    }
+    piece.box = size == 1 ? ItemBox::range(offset, 1) : ItemBox{offset, {{size, last.stride}}};
+  }
+  return pieces;
+}
 
 BaselineReader::BaselineReader(const Arena& arena, std::vector<BaselinePiece> pieces)
     : arena_(arena), pieces_(std::move(pieces)) {}

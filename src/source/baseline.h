@@ -24,6 +24,12 @@ struct BaselinePiece {
   std::uint64_t arena_offset = 0;  // bytes
 };
 
+// A few words of a baseline, drawn by `seed`: of at most kSamplePieces of the pieces, a run of at
+// most kSampleWords words that follow each other in the piece's last dimension.
+inline constexpr std::size_t kSamplePieces = 32;
+inline constexpr std::uint64_t kSampleWords = 64;
+std::vector<BaselinePiece> sample_pieces(std::vector<BaselinePiece> pieces, std::uint64_t seed);
+
 // One owner's baseline as the source of a scan: one lane at a time.
 class BaselineReader final : public PieceSource {
  public:

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
+#include <set>
 
 #include "source/test_random_refit.h"
 #include "tests/support/campaign.h"
@@ -113,6 +115,104 @@ TEST(Baseline, RestoresSendTheCommittedBits) {
     run_restores(seed, in_file ? directory.at("arena") + std::to_string(seed) : "");
     if (testing::Test::HasFatalFailure()) return;
   }
+}
+
+// What applying a sample makes of `tensors`; the words that it has.
+std::uint64_t apply_sample(TestOwnerRefit* refit, const std::vector<Bytes>& samples,
+                           Tensors* tensors) {
+  std::vector<TestSink> attempt = std::move(refit->sinks);
+  refit->sinks.assign(refit->all_ranks.size(), TestSink());
+  for (std::size_t owner = 0; owner < samples.size(); ++owner) {
+    if (samples[owner].empty()) continue;
+    EXPECT_LE(samples[owner].size(), kSampleBytesMax);
+    refit->sinks[owner].payloads.push_back(samples[owner]);
+  }
+  const Tensors before = *tensors;
+  refit->apply(tensors);
+  refit->sinks = std::move(attempt);
+  std::uint64_t words = 0;
+  for (std::uint32_t tensor = 0; tensor < before.size(); ++tensor) {
+    const std::size_t width = word_bytes(refit->catalogue[tensor].dtype);
+    for (std::size_t at = 0; at < before[tensor].size(); at += width) {
+      const auto first = static_cast<std::ptrdiff_t>(at);
+      const auto last = first + static_cast<std::ptrdiff_t>(width);
+      if (!std::equal(before[tensor].begin() + first, before[tensor].begin() + last,
+                      (*tensors)[tensor].begin() + first)) {
+        ++words;
+      }
+    }
+  }
+  return words;
+}
+
+void run_samples(std::uint64_t seed) {
+  const std::string where = "seed " + std::to_string(seed);
+  RandomRefit random(seed, seed % 2 == 1);
+  TestOwnerRefit& refit = random.refit;
+  OwnerOptions options;
+  options.bucket_bytes = 1;
+  ASSERT_TRUE(refit.start(1, options).ok());
+  const RestoreHeader header{{}, 1, 0};
+  EXPECT_EQ(refit.group->sample(header, seed).status().code(), Code::kMismatch) << where;
+  ASSERT_TRUE(refit.group->initialize(0).ok());
+  const Tensors base = refit.dense();
+  random.change();
+  ASSERT_TRUE(refit.prepare(attempt_of(1, 1, 0)).ok());
+  const auto samples = refit.group->sample(header, seed);
+  ASSERT_TRUE(samples.ok()) << where << ": " << samples.status().message();
+  ASSERT_TRUE(*refit.group->sample(header, seed) == *samples) << where;
+  // Over what is the base in no word: as many words as runs of whole pieces have, all of them
+  // right.
+  Tensors found = base;
+  for (Bytes& tensor : found) {
+    for (std::uint8_t& byte : tensor) byte = static_cast<std::uint8_t>(~byte);
+  }
+  std::uint64_t expected = 0;
+  for (const auto& owner : refit.owners) {
+    std::vector<std::uint64_t> runs;
+    for (const auto& [tensor, box] : owner->item_boxes()) {
+      runs.push_back(std::min(kSampleWords, box.dims.empty() ? 1 : box.dims.back().size));
+    }
+    if (runs.size() > kSamplePieces) return;  // which ones is not known here
+    for (const std::uint64_t run : runs) expected += run;
+  }
+  EXPECT_EQ(apply_sample(&refit, *samples, &found), expected) << where;
+  Tensors same = base;
+  EXPECT_EQ(apply_sample(&refit, *samples, &same), 0U) << where;
+  ASSERT_TRUE(same == base) << where;
+}
+
+TEST(Baseline, SamplesAreWordsOfIt) {
+  for (std::uint64_t seed = 0; seed < campaign_cases(400); ++seed) {
+    run_samples(seed);
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
+// Every word has its turn, and of many pieces so many are drawn, each once.
+TEST(Baseline, ASampleMayBeOfAnyWord) {
+  std::vector<BaselinePiece> pieces;
+  for (std::uint64_t i = 0; i < 2 * kSamplePieces; ++i) {
+    pieces.push_back({0, 2, {i * 1000, {{3, 300}, {2, 100}, {kSampleWords + 2, 1}}}, i * 4096});
+  }
+  std::set<std::uint64_t> words;
+  for (std::uint64_t seed = 0; seed < 2000; ++seed) {
+    const std::vector<BaselinePiece> drawn = sample_pieces(pieces, seed);
+    ASSERT_EQ(drawn.size(), kSamplePieces);
+    std::set<std::uint64_t> of;
+    for (const BaselinePiece& piece : drawn) {
+      ASSERT_EQ(piece.box.words(), kSampleWords);
+      const std::uint64_t index = piece.box.offset / 1000;
+      const std::uint64_t within = piece.box.offset % 1000;
+      ASSERT_EQ(piece.arena_offset,
+                index * 4096 + 2 * ((within / 300 * 2 + within % 300 / 100) * (kSampleWords + 2) +
+                                    within % 100));
+      of.insert(index);
+      for (std::uint64_t i = 0; i < kSampleWords; ++i) words.insert(piece.box.offset + i);
+    }
+    ASSERT_EQ(of.size(), kSamplePieces);
+  }
+  EXPECT_EQ(words.size(), pieces.size() * 6 * (kSampleWords + 2));
 }
 
 TEST(Baseline, NeedsAsManySinksAsOwners) {

@@ -36,6 +36,15 @@ std::uint64_t takes(const OwnerMemory& plan, unsigned threads, std::size_t owner
   return buckets + (residual ? std::max(scan, rounds) : scan);
 }
 
+// Keeps the one payload that comes.
+struct KeepSink final : PayloadSink {
+  Status send(std::uint64_t /*number*/, std::span<const std::uint8_t> bytes) override {
+    payload.assign(bytes.begin(), bytes.end());
+    return {};
+  }
+  Bytes payload;
+};
+
 Status other_failed() { return {Code::kCancelled, "another owner failed; its error says why"}; }
 
 }  // namespace
@@ -302,15 +311,40 @@ Status OwnerGroup::check_baseline(std::uint64_t version) const {
 Result<std::vector<PipelineResult>> OwnerGroup::restore(const RestoreHeader& header,
                                                         std::span<PayloadSink* const> sinks) {
   DCR_TRY(check_sinks(sinks.size()));
+  return send(header, bucket_options(), sinks,
+              [](const Owner& owner) { return owner.baseline_pieces(); });
+}
+
+Result<std::vector<Bytes>> OwnerGroup::sample(const RestoreHeader& header, std::uint64_t seed) {
+  BucketOptions options = bucket_options();
+  options.bytes = kSampleBytesMax;
+  std::vector<KeepSink> kept(owners_.size());
+  std::vector<PayloadSink*> sinks;
+  sinks.reserve(kept.size());
+  for (KeepSink& sink : kept) sinks.push_back(&sink);
+  DCR_TRY(send(header, options, sinks, [seed](const Owner& owner) {
+            return sample_pieces(owner.baseline_pieces(), seed);
+          }).status());
+  std::vector<Bytes> samples;
+  samples.reserve(kept.size());
+  for (KeepSink& sink : kept) samples.push_back(std::move(sink.payload));
+  return samples;
+}
+
+// Pieces of the baselines, as payloads of whole items.
+Result<std::vector<PipelineResult>> OwnerGroup::send(const RestoreHeader& header,
+                                                     const BucketOptions& options,
+                                                     std::span<PayloadSink* const> sinks,
+                                                     const PiecesOf& pieces_of) {
   DCR_TRY(check_baseline(header.version));
   std::deque<BaselineReader> readers;
   std::deque<Buckets> buckets;
   std::vector<Lane> lanes;
   for (std::size_t i = 0; i < owners_.size(); ++i) {
     const Owner& owner = *owners_[i];
-    readers.emplace_back(owner.arena(), owner.baseline_pieces());
+    readers.emplace_back(owner.arena(), pieces_of(owner));
     const PayloadHeader payload = restore_payload_header(header, owner.geometry(), owner.rank());
-    buckets.emplace_back(executor_, bucket_options(), payload, *sinks[i]);
+    buckets.emplace_back(executor_, options, payload, *sinks[i]);
     lanes.push_back(readers.back().sending(&buckets.back(), owner.rank()));
   }
   DCR_TRY(scan(lanes, kStageRestore));

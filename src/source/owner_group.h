@@ -88,6 +88,11 @@ class OwnerGroup {
   // baseline, in the box's order: what receivers prove a base checkpoint by. Otherwise as restore.
   Result<std::vector<std::vector<Digest>>> baseline_digests(std::uint64_t version);
 
+  // A few words of each owner's baseline, drawn by `seed` (sample_pieces), as a payload that
+  // restore could have sent; empty: the owner owns nothing. What receivers compare with what they
+  // hold. Of at most kSampleBytesMax bytes. Otherwise as restore.
+  Result<std::vector<Bytes>> sample(const RestoreHeader& header, std::uint64_t seed);
+
   // Ends an attempt that will not be committed. The next one may be about the same candidate.
   void drop_attempt();
 
@@ -97,6 +102,11 @@ class OwnerGroup {
   Status scan(std::span<const Lane> lanes, const char* stage);
   BucketOptions bucket_options() const;
   Status check_baseline(std::uint64_t version) const;
+  using PiecesOf = std::function<std::vector<BaselinePiece>(const Owner& owner)>;
+  Result<std::vector<PipelineResult>> send(const RestoreHeader& header,
+                                           const BucketOptions& options,
+                                           std::span<PayloadSink* const> sinks,
+                                           const PiecesOf& pieces_of);
   Status reduce(std::span<std::uint8_t> flags);
   Status meet(const Status& status);
   Status convert(std::span<const std::uint32_t> round);
