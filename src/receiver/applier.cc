@@ -239,6 +239,22 @@ Status Applier::apply(const DecodedPayload& payload, ApplyMode mode, ReceiverCou
   return {};
 }
 
+Status Applier::compare(const DecodedPayload& payload, ReceiverCounts* counts) {
+  for (const DecodedItem& item : payload.items) {
+    const std::uint32_t tensor = item.header.tensor;
+    if (prewarm_->classes[tensor].path != TensorPath::kTraced) continue;
+    const auto plan = plan_item(item.header.box, prewarm_->places[tensor]);
+    if (!plan.ok()) return about_tensor(catalogue_[tensor], plan.status());
+    ApplyCounts compared;
+    for (const TargetChanges& target : *plan) {
+      DCR_TRY(
+          memory_.apply(target, item.positions, item.values.data(), ApplyMode::kVerify, &compared));
+    }
+    add_counts(tensor, compared, counts);
+  }
+  return memory_.synchronize();
+}
+
 Status Applier::finish() const {
   if (wholes_.empty()) return {};
   const auto& [tensor, whole] = *wholes_.begin();

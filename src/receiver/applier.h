@@ -45,6 +45,10 @@ class Applier {
 
   Status apply(const DecodedPayload& payload, ApplyMode mode, ReceiverCounts* counts);
 
+  // Compares what a payload overwrites in traced tensors with what lies there, and passes the
+  // others over. Keeps nothing of it.
+  Status compare(const DecodedPayload& payload, ReceiverCounts* counts);
+
   // Error kMismatch, naming the tensor, if a tensor that is needed whole came in part.
   Status finish() const;
 

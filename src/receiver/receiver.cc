@@ -56,8 +56,8 @@ struct Receiver::State {
   void make_spec(std::uint32_t tensor);
   Status check_active() const;
   bool is_current(const PayloadHeader& header) const;
-  Result<Ingested> check_header(const PayloadHeader& header) const;
-  Status check_items(const DecodedPayload& payload) const;
+  Status check_header(const PayloadHeader& header, const AttemptHeader& of) const;
+  Status check_items(const DecodedPayload& payload, const AttemptHeader& of) const;
   Result<Ingested> take(std::shared_ptr<const DecodedPayload> payload);
 };
 
@@ -80,9 +80,8 @@ bool Receiver::State::is_current(const PayloadHeader& header) const {
   return digest_equal(header.run, attempt.run) && header.attempt == attempt.attempt;
 }
 
-// Which attempt, owners, catalogue and versions the payload belongs to.
-Result<Ingested> Receiver::State::check_header(const PayloadHeader& header) const {
-  if (!is_current(header)) return Ingested::kOtherAttempt;
+// Which owners, catalogue and versions the payload belongs to.
+Status Receiver::State::check_header(const PayloadHeader& header, const AttemptHeader& of) const {
   const std::string name = payload_name(header);
   if (!digest_equal(header.schema, catalogue.schema())) {
     return Status(Code::kMismatch, name + " is made for another catalogue");
@@ -98,19 +97,17 @@ Result<Ingested> Receiver::State::check_header(const PayloadHeader& header) cons
   if (!scaled || !checked_add(*scaled, header.owner)) {
     return Status(Code::kCorrupt, name + ": its number overflows");
   }
-  if (header.base_version == attempt.base_version &&
-      header.target_version == attempt.target_version) {
-    return Ingested::kQueued;
+  if (header.base_version == of.base_version && header.target_version == of.target_version) {
+    return {};
   }
   return Status(Code::kMismatch,
                 name + " goes from version " + std::to_string(header.base_version) + " to " +
                     std::to_string(header.target_version) + "; the attempt goes from " +
-                    std::to_string(attempt.base_version) + " to " +
-                    std::to_string(attempt.target_version));
+                    std::to_string(of.base_version) + " to " + std::to_string(of.target_version));
 }
 
 // All that the payload's reader checks, whoever that was; then classification and ownership.
-Status Receiver::State::check_items(const DecodedPayload& payload) const {
+Status Receiver::State::check_items(const DecodedPayload& payload, const AttemptHeader& of) const {
   DCR_TRY(check_decoded(payload.items, specs, options.payload_limits.raw_bytes_max)
               .with_context(payload_name(payload.header)));
   for (const DecodedItem& item : payload.items) {
@@ -121,13 +118,13 @@ Status Receiver::State::check_items(const DecodedPayload& payload) const {
       return Status(Code::kUnsupported,
                     "tensor " + quoted_name(name) + " is refused: " + one.reason, name);
     }
-    const bool needs_overwrite = specs[header.tensor].overwrite_only || attempt.overwrite_only ||
-                                 attempt.mode == ApplyMode::kVerify;
+    const bool needs_overwrite =
+        specs[header.tensor].overwrite_only || of.overwrite_only || of.mode == ApplyMode::kVerify;
     if (needs_overwrite && header.encoding != Encoding::kOverwrite) {
       return Status(Code::kMismatch,
                     "tensor " + quoted_name(name) + ": " +
                         std::string(encoding_name(header.encoding)) + " where only overwrite " +
-                        (attempt.mode == ApplyMode::kVerify ? "can be verified" : "is exact"),
+                        (of.mode == ApplyMode::kVerify ? "can be verified" : "is exact"),
                     name);
     }
     DCR_TRY(ownership.check(catalogue, payload.header.owner, header.tensor, header.box));
@@ -136,11 +133,11 @@ Status Receiver::State::check_items(const DecodedPayload& payload) const {
 }
 
 Result<Ingested> Receiver::State::take(std::shared_ptr<const DecodedPayload> payload) {
-  DCR_ASSIGN(const Ingested belongs, check_header(payload->header));
-  if (belongs != Ingested::kQueued) return belongs;
+  if (!is_current(payload->header)) return Ingested::kOtherAttempt;
+  DCR_TRY(check_header(payload->header, attempt));
   DCR_ASSIGN(const Ingested place, staging.classify(*payload));
   if (place != Ingested::kQueued) return place;
-  DCR_TRY(check_items(*payload));
+  DCR_TRY(check_items(*payload, attempt));
   for (const DecodedItem& item : payload->items) {
     DCR_TRY(items.add(catalogue, ownership, payload->header.owner, item));
   }
@@ -252,6 +249,25 @@ Status Receiver::audit(std::span<const std::uint32_t> tensors, const CanonicalRe
     }));
   }
   return {};
+}
+
+Result<ReceiverCounts> Receiver::compare(ByteSpan stored, const AttemptHeader& sample) {
+  State& state = *state_;
+  if (!state.prewarmed) return Status(Code::kInvalidArgument, "a comparison before prewarm");
+  DCR_ASSIGN(
+      const std::shared_ptr<const DecodedPayload> payload,
+      decode_payload(stored, state.catalogue.schema(), state.specs,
+                     {kSampleBytesMax, kSampleBytesMax}, kSampleBytesMax, state.options.key));
+  if (!digest_equal(payload->header.run, sample.run) || payload->header.attempt != sample.attempt) {
+    return Status(Code::kMismatch, "the sample is of another run or version");
+  }
+  DCR_TRY(state.check_header(payload->header, sample).with_context("a sample"));
+  AttemptHeader compared = sample;
+  compared.mode = ApplyMode::kVerify;
+  DCR_TRY(state.check_items(*payload, compared).with_context("a sample"));
+  ReceiverCounts counts;
+  DCR_TRY(state.applier.compare(*payload, &counts));
+  return counts;
 }
 
 Status Receiver::begin_attempt(const AttemptHeader& header) {

@@ -11,8 +11,46 @@ struct RefitOptions {
   ReceiverOptions receiver;
   ApplyMode mode = ApplyMode::kWrite;
   bool everything = false;  // a dense refit
+  bool compares = false;    // samples, before it applies
   unsigned threads = 1;
 };
+
+// Samples of the version that is resident and of the next one, whole: the comparison writes
+// nothing, finds no difference where there is none, and those of traced tensors where there are
+// some.
+std::string compare_samples(std::uint64_t seed, const TestRefit& refit, TestRank* rank,
+                            Receiver* receiver, bool new_differs) {
+  const std::vector<Bytes> before = rank->parameters();
+  const bool traced = std::all_of(
+      receiver->classes().begin(), receiver->classes().end(), [](const TensorClass& one) {
+        return one.path == TensorPath::kTraced || one.path == TensorPath::kSkip;
+      });
+  for (const bool other : {false, true}) {
+    TestRefit sampled(seed);
+    if (!other) sampled.new_words = refit.old_words;
+    const AttemptHeader sample{{9}, 5, 4, 4};
+    std::uint64_t different = 0;
+    for (const SentPayload& payload : sampled.send(sample, receiver->classes(), true)) {
+      for (const AttemptHeader& wrong : {AttemptHeader{{8}, 5, 4, 4}, AttemptHeader{{9}, 6, 4, 4},
+                                         AttemptHeader{{9}, 5, 5, 5}}) {
+        const auto refused = receiver->compare(payload.bytes, wrong);
+        if (refused.status().code() != Code::kMismatch) return "a sample of something else";
+      }
+      Bytes damaged = payload.bytes;
+      damaged.back() ^= 1;
+      if (receiver->compare(damaged, sample).ok()) return "a damaged sample";
+      const Result<ReceiverCounts> counts = receiver->compare(payload.bytes, sample);
+      if (!counts.ok()) return "compare: " + counts.status().message();
+      if ((counts->different != 0) != counts->different_tensor.has_value()) return "no name";
+      different += counts->different;
+    }
+    if (rank->parameters() != before) return "a comparison changed parameters";
+    if (!other && different != 0) return "a difference where there is none";
+    if (other && different != 0 && !new_differs) return "a difference where there is none";
+    if (other && traced && different == 0 && new_differs) return "a difference was not seen";
+  }
+  return "";
+}
 
 // What went wrong, or nothing.
 std::string refit_once(std::uint64_t seed, RefitOptions options) {
@@ -44,6 +82,11 @@ std::string refit_once(std::uint64_t seed, RefitOptions options) {
   AttemptHeader attempt{{1, 2, 3}, 7, 4, 5, options.mode};
   status = receiver.begin_attempt(attempt);
   if (!status.ok()) return status.message();
+  if (options.compares) {
+    std::string fault =
+        compare_samples(seed, refit, &rank, &receiver, before != dense.parameters());
+    if (!fault.empty()) return fault;
+  }
   std::vector<SentPayload> sent = refit.send(attempt, receiver.classes(), options.everything);
   for (const SentPayload& payload : sent) {
     for (std::uint64_t times = 1 + refit.random().below(2); times > 0; --times) {
@@ -106,6 +149,12 @@ TEST(ReceiverPropertyTest, VerifyWritesNothingAndSeesEveryDifference) {
   campaign(2000, 500'000, options);
   options.receiver.prefer_scratch = true;
   campaign(1000, 600'000, options);
+}
+
+TEST(ReceiverPropertyTest, SamplesAreComparedWithinAnAttempt) {
+  RefitOptions options;
+  options.compares = true;
+  campaign(1000, 800'000, options);
 }
 
 TEST(ReceiverPropertyTest, OnThreads) {
