@@ -18,6 +18,7 @@ const char* name_of(const UpdateBaseline&) { return "update_baseline"; }
 const char* name_of(const SendBaseline&) { return "send_baseline"; }
 const char* name_of(const RemoveRestores&) { return "remove_restores"; }
 const char* name_of(const DigestBase&) { return "digest_base"; }
+const char* name_of(const SampleBaseline&) { return "sample_baseline"; }
 const char* name_of(const RefitFinished&) { return "refit_finished"; }
 const char* name_of(const FetchEnd&) { return "fetch_end"; }
 const char* name_of(const FetchPayload&) { return "fetch_payload"; }
@@ -28,6 +29,7 @@ const char* name_of(const CheckBase&) { return "check_base"; }
 const char* name_of(const BeginStream&) { return "begin_stream"; }
 const char* name_of(const IngestPayload&) { return "ingest_payload"; }
 const char* name_of(const EndOfOwner&) { return "end_of_owner"; }
+const char* name_of(const CompareSample&) { return "compare_sample"; }
 const char* name_of(const ApplyQueued&) { return "apply_queued"; }
 const char* name_of(const FinishStream&) { return "finish_stream"; }
 const char* name_of(const StopApplying&) { return "stop_applying"; }

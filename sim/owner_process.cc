@@ -215,6 +215,14 @@ OwnerWorkDone OwnerProcess::carry_out_short(const OwnerEffect& work) {
     // Streams are numbered one above their versions.
     return done_of(Kind::kRemoveRestores, remove->version, restores_->cleanup(remove->version));
   }
+  if (const auto* const sample = std::get_if<SampleBaseline>(&work)) {
+    const std::uint64_t version = sample->version.version;
+    OwnerWorkDone done = done_of(Kind::kSampleBaseline, version, Status());
+    auto samples = group.sample({world_.sample_run_id(), version + 1, version}, sample->seed);
+    done.status = samples.status();
+    if (samples.ok()) done.sample = std::move(samples->front());
+    return done;
+  }
   OwnerWorkDone done = done_of(Kind::kDigestBase, 0, Status());
   auto digests = group.baseline_digests(0);
   done.status = digests.status();

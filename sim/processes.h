@@ -139,6 +139,7 @@ class ReceiverProcess final
   void begin_next();
   ReceiverWorkDone carry_out_now(const ReceiverEffect& work);
   Status ingest(const IngestPayload& work, ReceiverWorkDone* done);
+  void compare(const CompareSample& work, ReceiverWorkDone* done);
   void begin_stream(const BeginStream& work, ReceiverWorkDone* done);
   void tear();
 

@@ -134,6 +134,9 @@ ReceiverWorkDone ReceiverProcess::carry_out_now(const ReceiverEffect& work) {
     done.stream = end->stream;
     done.owner = end->owner;
     done.status = receiver.end_of_owner(end->owner, end->payloads);
+  } else if (const auto* const sample = std::get_if<CompareSample>(&work)) {
+    done.kind = ReceiverWorkDone::Kind::kCompareSample;
+    compare(*sample, &done);
   } else if (const auto* const apply = std::get_if<ApplyQueued>(&work)) {
     done.kind = ReceiverWorkDone::Kind::kApplyQueued;
     done.stream = apply->stream;
@@ -157,6 +160,21 @@ ReceiverWorkDone ReceiverProcess::carry_out_now(const ReceiverEffect& work) {
     done.stream = std::get<StopApplying>(work).stream;
   }
   return done;
+}
+
+void ReceiverProcess::compare(const CompareSample& work, ReceiverWorkDone* done) {
+  if (work.payload.empty()) return;
+  AttemptHeader sample;
+  sample.run = world_.sample_run_id();
+  sample.attempt = work.version.version + 1;
+  sample.base_version = sample.target_version = work.version.version;
+  const Result<ReceiverCounts> counts = model().receiver().compare(work.payload, sample);
+  done->status = counts.status();
+  if (counts.ok()) done->counts = *counts;
+  if (!counts.ok() || counts->different > 0) {
+    world_.fail(name() +
+                " holds other words than a sample of the trainer's: " + done->status.message());
+  }
 }
 
 void ReceiverProcess::begin_stream(const BeginStream& work, ReceiverWorkDone* done) {

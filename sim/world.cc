@@ -30,6 +30,8 @@ World::World(SimModel& model, std::uint64_t seed, WorldOptions options)
   }
   restore_run_ = run_;
   restore_run_[0] ^= 1;
+  sample_run_ = run_;
+  sample_run_[0] ^= 2;
   owners_may_die_ = prng_.below(2) == 0;
   trainer_ = std::make_unique<Trainer>(*this);
   make_processes();

@@ -97,6 +97,7 @@ class World {
   Trainer& trainer() { return *trainer_; }
   const Digest& run_id() const { return run_; }
   const Digest& restore_run_id() const { return restore_run_; }
+  const Digest& sample_run_id() const { return sample_run_; }
   std::string node_of(std::uint32_t engine) const {
     return "node-" + std::to_string(engine % swarm_.nodes);
   }
@@ -167,6 +168,7 @@ class World {
   const WorldOptions options_;
   Digest run_{};
   Digest restore_run_{};
+  Digest sample_run_{};
   Schedule schedule_;
   SimNetwork network_{*this};
   SimControl control_;

@@ -348,4 +348,11 @@ Result<OwnerResult> EmbeddedOwner::restore(const RunId& run, std::uint64_t attem
   return state_->result_of(sent.front(), AttemptMode::kDense);
 }
 
+Result<std::vector<std::uint8_t>> EmbeddedOwner::sample(const RunId& run, std::uint64_t attempt,
+                                                        std::uint64_t version, std::uint64_t seed) {
+  DCR_TRY(state_->begin({}));
+  DCR_ASSIGN(std::vector<Bytes> samples, state_->group->sample({run, attempt, version}, seed));
+  return std::move(samples.front());
+}
+
 }  // namespace dcr

@@ -257,6 +257,15 @@ OwnerWorkDone RunOwner::State::carry_out(const OwnerEffect& effect) {
     // Streams are numbered one above their versions.
     return answer_of(Kind::kRemoveRestores, remove->version, restores.cleanup(remove->version));
   }
+  if (const auto* const sample = std::get_if<SampleBaseline>(&effect)) {
+    const std::uint64_t version = sample->version.version;
+    OwnerWorkDone done = answer_of(Kind::kSampleBaseline, version, Status());
+    Result<std::vector<std::uint8_t>> drawn =
+        owner.sample(sample_run(context().run()), version + 1, version, sample->seed);
+    done.status = drawn.status();
+    if (drawn.ok()) done.sample = std::move(*drawn);
+    return done;
+  }
   if (const auto* const stop = std::get_if<StopSending>(&effect)) {
     // Construction gave up before, for this is its thread.
     owner.drop_attempt();

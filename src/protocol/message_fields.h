@@ -283,6 +283,19 @@ void fields(Io& io, typename Io::template Of<BaseDigests>& message) {
   io.optional("failure", message.failure, kFields);
 }
 
+// ---- samples
+
+template <typename Io>
+void fields(Io& io, typename Io::template Of<SampleRequest>& message) {
+  fields(io, message.version);
+  io.number("seed", message.seed, 0, kAnyNumber);
+}
+template <typename Io>
+void fields(Io& io, typename Io::template Of<Sample>& message) {
+  fields(io, message.version);
+  io.bytes("payload", message.payload, kSampleBytesMax);
+}
+
 // ---- gates
 
 template <typename Io>

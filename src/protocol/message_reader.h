@@ -81,6 +81,14 @@ class MessageReader {
     raw_text(field, value, kLabelBytesMax);
     require(field, check_label(value).ok());
   }
+  void bytes(const char* field, Bytes& value, std::uint64_t bytes_max) {
+    const std::uint64_t size = in_.varint();
+    require(field, size <= bytes_max, Code::kTooLarge);
+    if (!ok()) return;
+    const ByteSpan read = in_.bytes(static_cast<std::size_t>(size));
+    require(field, true);
+    if (ok()) value.assign(read.begin(), read.end());
+  }
   template <typename Entry, typename Fields>
   void list(const char* field, std::vector<Entry>& value, std::uint64_t count_max, Fields fields) {
     const std::uint64_t count = in_.varint();

@@ -39,6 +39,10 @@ class MessageWriter {
   }
   void name(const char* /*field*/, const std::string& value) { raw_text(value); }
   void label(const char* /*field*/, const std::string& value) { raw_text(value); }
+  void bytes(const char* /*field*/, const Bytes& value, std::uint64_t /*bytes_max*/) {
+    out_.varint(value.size());
+    out_.bytes(value);
+  }
   template <typename Entry, typename Fields>
   void list(const char* /*field*/, const std::vector<Entry>& value, std::uint64_t /*count_max*/,
             Fields fields) {

@@ -52,7 +52,9 @@ constexpr std::array<const char*, std::variant_size_v<Message>> kMessageNames = 
     "operator_command",
     "operator_reply",
     "refused",
-    "applying"};
+    "applying",
+    "sample_request",
+    "sample"};
 
 // The largest messages: a prepare of the most endpoints and tensors, and the most digests.
 static_assert(kEndpointsMax * (3 * (kEndpointNameBytesMax + 41) + 2 * (kEndpointNameBytesMax + 2)) +

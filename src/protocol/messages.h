@@ -275,6 +275,20 @@ struct BaseDigests {
   bool operator==(const BaseDigests&) const = default;
 };
 
+// ---- samples: receivers → owners and back (docs/PROTOCOL.md "Receiver")
+
+// A sample of the committed baseline `version`, drawn by `seed`.
+struct SampleRequest {
+  VersionId version;
+  std::uint64_t seed = 0;
+  bool operator==(const SampleRequest&) const = default;
+};
+struct Sample {
+  VersionId version;
+  Bytes payload;  // docs/FORMAT.md; empty: the owner owns nothing
+  bool operator==(const Sample&) const = default;
+};
+
 // ---- a receiver and its engine's gate (DESIGN §8 rule 5)
 
 // Close and drain: the sender is about to write. Voids what it proved under lower sequences, which
@@ -371,7 +385,8 @@ using Message =
                  Staged, StagingFull, GateClosed, Completed, PayloadsSent, Credit, OwnerEnd,
                  PayloadReady, StreamFailed, RestoreRequest, RestoreSent, BaseDigestsRequest,
                  BaseDigests, GateClose, GateIsClosed, GateProof, GateState, StatusRequest,
-                 StatusReply, OperatorCommand, OperatorReply, Refused, Applying>;
+                 StatusReply, OperatorCommand, OperatorReply, Refused, Applying, SampleRequest,
+                 Sample>;
 
 // "prepare", "open_apply", …: for messages, logs and `--kill`.
 const char* message_name(const Message& message);

@@ -104,7 +104,7 @@ TEST(Messages, ErrorsNameMessageAndField) {
   expect_refused({}, Code::kCorrupt, "a message is cut short");
   expect_refused(Bytes{1, 0}, Code::kUnsupported,
                  "a message has format 1; this build knows format 0");
-  expect_refused(Bytes{0, 38}, Code::kCorrupt, "a message has kind 38, which is none of format 0");
+  expect_refused(Bytes{0, 40}, Code::kCorrupt, "a message has kind 40, which is none of format 0");
   expect_refused(Bytes(kMessageBytesMax + 1), Code::kTooLarge,
                  "a message of 16777217 bytes is larger than the limit of 16777216");
   expect_refused(Bytes{0, 5}, Code::kCorrupt, "close_gate: attempt is cut short or badly spelt");
@@ -124,6 +124,11 @@ TEST(Messages, LimitsComeBeforeMemory) {
                  "base_digests: digests exceeds its limit");
   expect_refused(with_varint(digests, kMessageDigestsMax), Code::kCorrupt,
                  "base_digests: digest is cut short or badly spelt");
+  Sample sample = std::get<Sample>(sample_messages()[39]);
+  sample.payload.resize(static_cast<std::size_t>(kSampleBytesMax));
+  EXPECT_EQ(std::get<Sample>(*decode_message(encode_message(sample))), sample);
+  sample.payload.push_back(0);
+  expect_refused(encode_message(sample), Code::kTooLarge, "sample: payload exceeds its limit");
   Prepare prepare = std::get<Prepare>(sample_messages()[4]);
   prepare.needs.assign(kMessageTensorsMax, Need::kAny);
   EXPECT_EQ(std::get<Prepare>(*decode_message(encode_message(prepare))), prepare);

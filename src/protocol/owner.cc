@@ -99,6 +99,8 @@ void OwnerEndpoint::Machine::on(const OwnerWorkDone& event) {
       return restore_done(event);
     case Kind::kDigestBase:
       return digests_done(event);
+    case Kind::kSampleBaseline:
+      return sample_done(event);
     case Kind::kRemovePayloads:
       return removal_done(event);
     case Kind::kRemoveRestores:

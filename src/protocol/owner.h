@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/digest.h"
 #include "protocol/machine.h"
 #include "protocol/member.h"
@@ -54,6 +55,11 @@ struct RemoveRestores {
   std::uint64_t version = 0;
 };
 struct DigestBase {};
+// OwnerGroup::sample, as of a restore stream of the version (by sample_run).
+struct SampleBaseline {
+  VersionId version;
+  std::uint64_t seed = 0;
+};
 
 // How far the running work is. May come at any time, and often: nodes are told that they may fetch,
 // and the coordinator that something goes on.
@@ -70,7 +76,8 @@ struct OwnerWorkDone {
     kUpdateBaseline,
     kSendBaseline,
     kRemoveRestores,
-    kDigestBase
+    kDigestBase,
+    kSampleBaseline
   };
   Kind kind = Kind::kConstructAndSend;
   std::uint64_t number = 0;  // the effect's attempt or version
@@ -78,6 +85,7 @@ struct OwnerWorkDone {
   PrepareResult result;         // kConstructAndSend
   std::uint64_t payloads = 0;   // kSendBaseline
   std::vector<Digest> digests;  // kDigestBase
+  Bytes sample;                 // kSampleBaseline
 };
 
 // ---- the trainer
@@ -104,7 +112,7 @@ using OwnerEvent = std::variant<Started, TimePassed, MessageArrived, ControlAnsw
                                 OwnerWorkDone, RefitCalled>;
 using OwnerEffect = std::variant<SendMessage, CallControl, Note, Ended, ConstructAndSend,
                                  StopSending, RemovePayloads, UpdateBaseline, SendBaseline,
-                                 RemoveRestores, DigestBase, RefitFinished>;
+                                 RemoveRestores, DigestBase, SampleBaseline, RefitFinished>;
 
 class OwnerEndpoint {
   class Machine;

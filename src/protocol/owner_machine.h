@@ -55,6 +55,11 @@ class OwnerEndpoint::Machine {
     Kind kind = Kind::kConstructAndSend;
     std::uint64_t number = 0;
   };
+  // A receiver that asks for a sample.
+  struct Sampler {
+    Endpoint who;
+    SampleRequest request;
+  };
   struct Stopping {
     Endpoint who;
     std::uint64_t attempt = 0;
@@ -116,17 +121,20 @@ class OwnerEndpoint::Machine {
   // ---- owner_work.cc
   void on_message(const Endpoint& from, const RestoreRequest& message);
   void on_message(const Endpoint& from, const BaseDigestsRequest& message);
+  void on_message(const Endpoint& from, const SampleRequest& message);
   void begin_stop();  // if one is due, whatever else there is to do
   void begin_work();
   std::uint64_t last_over() const;
   bool begin_removal();
   bool restores_left() const;
   void begin_service();
+  void begin_sample();
   void run(Kind kind, std::uint64_t number, OwnerEffect effect);
   void stop_sending(std::uint64_t attempt);
   void stop_done(const OwnerWorkDone& done);
   void restore_done(const OwnerWorkDone& done);
   void digests_done(const OwnerWorkDone& done);
+  void sample_done(const OwnerWorkDone& done);
   void removal_done(const OwnerWorkDone& done);
   void restores_removed(const OwnerWorkDone& done);
   void answer_restores(const RestoreSent& answer);
@@ -181,6 +189,8 @@ class OwnerEndpoint::Machine {
   bool restores_sent_ = false;  // since streams were removed last
   std::vector<Endpoint> digesters_;
   std::optional<std::vector<Digest>> digests_;  // of the base
+  std::vector<Sampler> samplers_;               // the first one's is drawn first
+  Sampler sampled_for_;                         // by SampleBaseline that runs
 
   // Once it is barred: the read that decides what became of the refit.
   bool final_called_ = false;

@@ -129,9 +129,11 @@ void OwnerEndpoint::Machine::begin_service() {
                      Failure{Code::kMismatch, "",
                              options_.name + ": " + text_of(committed()) + " is committed now"}});
   }
-  if (digesters_.empty()) return;
-  if (baseline_ == kBase) return run(Kind::kDigestBase, 0, DigestBase{});
-  answer_digests({{}, Failure{Code::kMismatch, "", options_.name + " has the base no more"}});
+  if (!digesters_.empty()) {
+    if (baseline_ == kBase) return run(Kind::kDigestBase, 0, DigestBase{});
+    answer_digests({{}, Failure{Code::kMismatch, "", options_.name + " has the base no more"}});
+  }
+  begin_sample();
 }
 
 void OwnerEndpoint::Machine::restores_removed(const OwnerWorkDone& done) {
@@ -181,6 +183,30 @@ void OwnerEndpoint::Machine::on_message(const Endpoint& from,
                                         const BaseDigestsRequest& /*message*/) {
   if (digests_) return send(from, BaseDigests{*digests_, std::nullopt});
   add_waiting(&digesters_, from);
+}
+
+// One that cannot be answered is told nothing: the receiver asks another owner after a while, and
+// compares less.
+void OwnerEndpoint::Machine::on_message(const Endpoint& from, const SampleRequest& message) {
+  std::erase_if(samplers_, [&](const Sampler& other) { return other.who.name == from.name; });
+  if (samplers_.size() < kEndpointsMax) samplers_.push_back({from, message});
+}
+
+void OwnerEndpoint::Machine::begin_sample() {
+  std::erase_if(samplers_, [this](const Sampler& sampler) {
+    return sampler.request.version != committed() || sampler.request.version != baseline_;
+  });
+  if (samplers_.empty()) return;
+  sampled_for_ = samplers_.front();
+  samplers_.erase(samplers_.begin());
+  const SampleRequest& request = sampled_for_.request;
+  run(Kind::kSampleBaseline, request.version.version,
+      SampleBaseline{request.version, request.seed});
+}
+
+void OwnerEndpoint::Machine::sample_done(const OwnerWorkDone& done) {
+  if (!done.status.ok()) return note("no sample of the baseline: " + done.status.message());
+  send(sampled_for_.who, Sample{sampled_for_.request.version, done.sample});
 }
 
 void OwnerEndpoint::Machine::digests_done(const OwnerWorkDone& done) {

@@ -84,6 +84,8 @@ void ReceiverEndpoint::Machine::on(const MessageArrived& event) {
     on_restore_sent(from, *sent);
   } else if (const auto* digests = std::get_if<BaseDigests>(&event.message)) {
     on_base_digests(from, *digests);
+  } else if (const auto* sample = std::get_if<Sample>(&event.message)) {
+    on_sample(from, *sample);
   } else if (const auto* closed = std::get_if<GateIsClosed>(&event.message)) {
     gate_.closed_by(from, *closed);
   } else if (const auto* state = std::get_if<GateState>(&event.message)) {
@@ -108,6 +110,8 @@ void ReceiverEndpoint::Machine::on(const ReceiverWorkDone& event) {
   if (!works_.answered(event)) return;
   if (event.kind == Kind::kCheckBase) {
     base_checked(event.status);
+  } else if (event.kind == Kind::kCompareSample) {
+    sample_compared(event);
   } else if (stream_) {
     stream_work_done(event);
   }
@@ -151,6 +155,7 @@ void ReceiverEndpoint::Machine::follow_records() {
   const TransitionRecord& last = records().transition;
   if (finished_ == committed) {
     resident_.set_whole(committed);
+    expect_sample();
     entitled_ = true;
     hold_until_ = now_;
     trouble_.clear();
@@ -251,11 +256,12 @@ void ReceiverEndpoint::Machine::repeat() {
   }
   if (stream_ && now_ >= stream_->credit_at) give_credit();
   if (life_ == Life::kProving || life_ == Life::kRestoring) ask_owners();
+  if (now_ >= sample_due()) ask_for_sample();
 }
 
 Milliseconds ReceiverEndpoint::Machine::wake_at() const {
   if (ended_) return kNever;
-  Milliseconds at = std::min({session_.wake_at(), gate_.wake_at(), ask_at_});
+  Milliseconds at = std::min({session_.wake_at(), gate_.wake_at(), ask_at_, sample_due()});
   if (attempt_) at = std::min(at, attempt_->failed_at);
   if (stream_) at = std::min(at, stream_->credit_at);
   if (restore_) {

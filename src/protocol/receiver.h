@@ -13,6 +13,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/digest.h"
 #include "protocol/machine.h"
 #include "protocol/member.h"
@@ -63,6 +64,12 @@ struct EndOfOwner {
   std::uint32_t owner = 0;
   std::uint64_t payloads = 0;
 };
+// Receiver::compare with an owner's sample of `version`, which the storage is taken to be. Words
+// that differ are counted, and an error names the tensor; another error: the sample is no good.
+struct CompareSample {
+  VersionId version;
+  Bytes payload;
+};
 // Receiver::apply. The only work that writes to parameters. Gives up early after StopApplying.
 struct ApplyQueued {
   StreamId stream;
@@ -83,6 +90,7 @@ struct ReceiverWorkDone {
     kBeginStream,
     kIngestPayload,
     kEndOfOwner,
+    kCompareSample,
     kApplyQueued,
     kFinishStream,
     kStopApplying
@@ -95,7 +103,7 @@ struct ReceiverWorkDone {
   bool here = true;  // kIngestPayload: else it was let go of, and the node hands it over again
   Ingested ingested = Ingested::kQueued;
   std::uint64_t applied = 0;  // kApplyQueued: payloads
-  ReceiverCounts counts;      // kFinishStream
+  ReceiverCounts counts;      // kFinishStream, kCompareSample
 };
 
 // The node handed a payload over.
@@ -110,7 +118,7 @@ using ReceiverEvent = std::variant<Started, TimePassed, MessageArrived, ControlA
                                    ReceiverWorkDone, PayloadHandedOver>;
 using ReceiverEffect =
     std::variant<SendMessage, CallControl, Note, Ended, CheckBase, BeginStream, IngestPayload,
-                 EndOfOwner, ApplyQueued, FinishStream, StopApplying>;
+                 EndOfOwner, CompareSample, ApplyQueued, FinishStream, StopApplying>;
 
 class ReceiverEndpoint {
   class Machine;

@@ -101,6 +101,14 @@ class ReceiverEndpoint::Machine {
   bool from_node(const Endpoint& from) const;
   std::string stream_state() const;
 
+  // receiver_sample.cc
+  void expect_sample();
+  Milliseconds sample_due() const;
+  void ask_for_sample();
+  void on_sample(const Endpoint& from, const Sample& message);
+  bool compare_sample();
+  void sample_compared(const ReceiverWorkDone& done);
+
   // receiver_attempt.cc
   void on_prepare(const Endpoint& from, const Prepare& prepare);
   Status check_prepare(const Prepare& prepare, Attempt* attempt) const;
@@ -163,8 +171,11 @@ class ReceiverEndpoint::Machine {
   std::optional<Restore> restore_;
   std::vector<std::optional<std::vector<Digest>>> base_digests_;  // by rank
   Milliseconds ask_at_ = kNever;                                  // owners for them
-  std::optional<std::pair<Endpoint, Prepare>> offered_;           // waits for a look at K
-  std::vector<std::pair<Endpoint, std::uint64_t>> stops_;         // to answer when all is drained
+  Milliseconds sample_at_ = kNever;      // an owner is asked for a sample of what is resident
+  std::uint64_t samples_asked_ = 0;      // of this version
+  std::optional<CompareSample> sample_;  // to be compared before the next attempt writes
+  std::optional<std::pair<Endpoint, Prepare>> offered_;    // waits for a look at K
+  std::vector<std::pair<Endpoint, std::uint64_t>> stops_;  // to answer when all is drained
 };
 
 }  // namespace dcr

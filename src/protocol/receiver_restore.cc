@@ -89,6 +89,7 @@ void ReceiverEndpoint::Machine::on_restore_sent(const Endpoint& from, const Rest
 
 void ReceiverEndpoint::Machine::restored() {
   resident_.set_whole(restore_->version);
+  expect_sample();
   trouble_.clear();
   session_.join(restore_->version, needs_);
   restore_.reset();

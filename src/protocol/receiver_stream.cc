@@ -159,7 +159,9 @@ void ReceiverEndpoint::Machine::drive_stream() {
   const bool credit = !attempt_ || !attempt_->asynchronous || attempt_->open;
   if (credit && stream_->credit_at == kNever) stream_->credit_at = now_;
   if (works_.has(Kind::kApplyQueued) || works_.has(Kind::kFinishStream)) return;
+  if (works_.has(Kind::kCompareSample)) return;
   if (may_apply() && stream_->arrivals.ready() > 0) {
+    if (compare_sample()) return;
     // The only work that writes. From here on the storage is no version.
     DCR_ASSERT(gate_.closed());
     if (attempt_) {

@@ -19,6 +19,7 @@ ReceiverWorks::Key ReceiverWorks::key_of(const ReceiverWork& work) {
   if (const auto* end = std::get_if<EndOfOwner>(&work)) {
     return {Kind::kEndOfOwner, end->stream, end->owner, 0};
   }
+  if (std::holds_alternative<CompareSample>(work)) return {Kind::kCompareSample, {}, 0, 0};
   if (const auto* apply = std::get_if<ApplyQueued>(&work)) {
     return {Kind::kApplyQueued, apply->stream, 0, 0};
   }
@@ -49,8 +50,9 @@ bool ReceiverWorks::answered(const ReceiverWorkDone& done) {
     return false;
   }
   const bool keyed = done.kind == Kind::kIngestPayload || done.kind == Kind::kEndOfOwner;
-  const Key key{done.kind, done.kind == Kind::kCheckBase ? StreamId{} : done.stream,
-                keyed ? done.owner : 0, done.kind == Kind::kIngestPayload ? done.number : 0};
+  const bool streams = done.kind != Kind::kCheckBase && done.kind != Kind::kCompareSample;
+  const Key key{done.kind, streams ? done.stream : StreamId{}, keyed ? done.owner : 0,
+                done.kind == Kind::kIngestPayload ? done.number : 0};
   if (running_ != key) return false;
   running_.reset();
   return !std::exchange(stale_, false);

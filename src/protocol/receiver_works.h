@@ -13,8 +13,8 @@
 
 namespace dcr {
 
-using ReceiverWork =
-    std::variant<CheckBase, BeginStream, IngestPayload, EndOfOwner, ApplyQueued, FinishStream>;
+using ReceiverWork = std::variant<CheckBase, BeginStream, IngestPayload, EndOfOwner, CompareSample,
+                                  ApplyQueued, FinishStream>;
 
 class ReceiverWorks {
  public:

@@ -18,14 +18,14 @@ bool may_say(Role role) {
     return role == Role::kOwner || role == Role::kNode || role == Role::kReceiver;
   }
   if (kIsOneOf<T, RefitRequest, Sent, BaselineUpdated, CleanedUp, PayloadsSent, RestoreSent,
-               BaseDigests>) {
+               BaseDigests, Sample>) {
     return role == Role::kOwner;
   }
   if (kIsOneOf<T, Staged, StagingFull, OwnerEnd, PayloadReady, StreamFailed>) {
     return role == Role::kNode;
   }
   if (kIsOneOf<T, GateClosed, Completed, Credit, RestoreRequest, BaseDigestsRequest, GateClose,
-               GateProof, Refused, Applying>) {
+               GateProof, Refused, Applying, SampleRequest>) {
     return role == Role::kReceiver;
   }
   if (kIsOneOf<T, GateIsClosed, GateState>) return role == Role::kGate;

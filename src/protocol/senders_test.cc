@@ -31,7 +31,8 @@ TEST(Senders, EveryKindHasItsSenders) {
             "restore_request r\nrestore_sent o\nbase_digests_request r\nbase_digests o\n"
             "gate_close r\ngate_is_closed g\ngate_proof r\ngate_state g\n"
             "status_request conrgp\nstatus_reply conrgp\noperator_command p\noperator_reply "
-            "og\nrefused r\napplying r\n");
+            "og\nrefused r\napplying r\n"
+            "sample_request r\nsample o\n");
 }
 
 }  // namespace

@@ -69,7 +69,9 @@ inline std::vector<Message> sample_messages() {
       OperatorReply{
           7, failure, {version, "step 8"}, 2, 6000, {"owner-1"}, 5, 6, 7, 8, 9, early, 10},
       Refused{failure},
-      Applying{300, 42, "audits what came"}};
+      Applying{300, 42, "audits what came"},
+      SampleRequest{version, 17},
+      Sample{version, {1, 2, 3}}};
 }
 
 // Sets fields at random, where MessageReader reads them: to small values mostly, and to the
@@ -108,6 +110,10 @@ class RandomFields {
     if (prng_->below(10) == 0) value.resize(kEndpointNameBytesMax, 'x');
   }
   void label(const char* field, std::string& value) { text(field, value, kLabelBytesMax); }
+  void bytes(const char* /*field*/, Bytes& value, std::uint64_t bytes_max) {
+    value.resize(static_cast<std::size_t>(prng_->below(20) == 0 ? bytes_max : prng_->below(300)));
+    for (std::uint8_t& byte : value) byte = static_cast<std::uint8_t>(prng_->next());
+  }
   template <typename Entry, typename Fields>
   void list(const char* /*field*/, std::vector<Entry>& value, std::uint64_t /*count_max*/,
             Fields fields) {

@@ -43,6 +43,8 @@ inline std::string text_of(const Message& message) {
     text += ": " + applying->state;
   } else if (const auto* restore = std::get_if<RestoreRequest>(&message)) {
     add(restore->version.version);
+  } else if (const auto* sample = std::get_if<SampleRequest>(&message)) {
+    add(sample->version.version);
   } else if (const auto* close = std::get_if<GateClose>(&message)) {
     add(close->sequence);
   } else if (const auto* proof = std::get_if<GateProof>(&message)) {
@@ -67,6 +69,7 @@ inline std::string text_of(const ReceiverEffect& effect) {
   if (const auto* end = std::get_if<EndOfOwner>(&effect)) {
     return "end " + std::to_string(end->owner) + "/" + std::to_string(end->payloads);
   }
+  if (std::holds_alternative<CompareSample>(effect)) return "compare";
   if (std::holds_alternative<ApplyQueued>(effect)) return "apply";
   if (std::holds_alternative<FinishStream>(effect)) return "finish";
   if (std::holds_alternative<StopApplying>(effect)) return "stop";

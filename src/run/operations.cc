@@ -54,6 +54,7 @@ const char* operation_of_kind(OwnerWorkDone::Kind kind) {
     case Kind::kSendBaseline:
     case Kind::kRemoveRestores:
     case Kind::kDigestBase:
+    case Kind::kSampleBaseline:
       return "";
   }
   return "";
@@ -74,6 +75,7 @@ const char* operation_of_kind(ReceiverWorkDone::Kind kind) {
       return "stop_and_wait";
     case Kind::kCheckBase:
     case Kind::kEndOfOwner:
+    case Kind::kCompareSample:
       return "";
   }
   return "";

@@ -207,6 +207,14 @@ OwnerWorkDone OwnerWork::carry_out(const OwnerEffect& effect) {
     const Status stopped = payloads_->stop_and_wait(stop->attempt);
     return done_of(Kind::kStopSending, stop->attempt, stopped.ok() ? made : stopped);
   }
+  if (const auto* const sample = std::get_if<SampleBaseline>(&effect)) {
+    const std::uint64_t version = sample->version.version;
+    OwnerWorkDone done = done_of(Kind::kSampleBaseline, version, Status());
+    auto samples = group_->sample({sample_run(context_.run()), version + 1, version}, sample->seed);
+    done.status = samples.status();
+    if (samples.ok()) done.sample = std::move(samples->front());
+    return done;
+  }
   OwnerWorkDone done = done_of(Kind::kDigestBase, 0, Status());
   auto digests = group_->baseline_digests(kBaseVersion);
   if (digests.ok()) {

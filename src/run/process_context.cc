@@ -71,12 +71,18 @@ Status check_folders(const RunConfig& config) {
   return {};
 }
 
-Digest restore_run(const RunId& run) {
-  constexpr std::string_view kRestore = "dcr-restore";
-  Bytes bytes(kRestore.begin(), kRestore.end());
+namespace {
+
+Digest run_of(std::string_view use, const RunId& run) {
+  Bytes bytes(use.begin(), use.end());
   bytes.insert(bytes.end(), run.begin(), run.end());
   return blake2b(bytes);
 }
+
+}  // namespace
+
+Digest restore_run(const RunId& run) { return run_of("dcr-restore", run); }
+Digest sample_run(const RunId& run) { return run_of("dcr-sample", run); }
 
 Status create_run(const RunConfig& config, const CancelToken* cancel) {
   DCR_TRY(make_ours(config.directory));

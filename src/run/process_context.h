@@ -101,6 +101,8 @@ Status check_folders(const RunConfig& config);
 
 // The run id in keys and payloads of restores, whose streams have numbers of their own.
 Digest restore_run(const RunId& run);
+// The same of samples of baselines.
+Digest sample_run(const RunId& run);
 inline const Digest& stream_run(const RunId& run, const Digest& restores, const StreamId& stream) {
   return stream.restore ? restores : run;
 }

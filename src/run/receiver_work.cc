@@ -89,6 +89,22 @@ Status ReceiverWork::ingest(const IngestPayload& work, ReceiverWorkDone* done) {
   return {};
 }
 
+Status ReceiverWork::compare(const CompareSample& work, ReceiverCounts* counts) {
+  if (work.payload.empty()) return {};
+  AttemptHeader sample;
+  sample.run = sample_run(context_.run());
+  sample.attempt = work.version.version + 1;
+  sample.base_version = sample.target_version = work.version.version;
+  DCR_ASSIGN(*counts, parts_.receiver.compare(work.payload, sample));
+  if (!counts->different_tensor) return {};
+  const std::string& name = parts_.receiver.catalogue()[*counts->different_tensor].name;
+  return {Code::kMismatch,
+          "tensor " + quoted_name(name) + ": " + std::to_string(counts->different) + " of " +
+              std::to_string(counts->destinations) +
+              " resident words that were compared with the trainer's are others",
+          name};
+}
+
 Status ReceiverWork::finish_stream(ReceiverWorkDone* done) {
   DCR_ASSIGN(done->counts, parts_.receiver.finish());
   if (!audits_) return parts_.applied ? parts_.applied() : Status();
@@ -126,6 +142,11 @@ ReceiverWorkDone ReceiverWork::carry_out(const ReceiverEffect& effect) {
     ReceiverWorkDone done = done_of(Kind::kEndOfOwner, end->stream,
                                     parts_.receiver.end_of_owner(end->owner, end->payloads));
     done.owner = end->owner;
+    return done;
+  }
+  if (const auto* const sample = std::get_if<CompareSample>(&effect)) {
+    ReceiverWorkDone done = done_of(Kind::kCompareSample, {}, Status());
+    done.status = compare(*sample, &done.counts);
     return done;
   }
   if (const auto* const apply = std::get_if<ApplyQueued>(&effect)) {

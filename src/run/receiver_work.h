@@ -58,6 +58,7 @@ class ReceiverWork {
 
   ReceiverWorkDone carry_out(const ReceiverEffect& effect);
   Status ingest(const IngestPayload& work, ReceiverWorkDone* done);
+  Status compare(const CompareSample& work, ReceiverCounts* counts);
   Status finish_stream(ReceiverWorkDone* done);
   std::shared_ptr<const DecodedPayload> find(const Key& key);
   void forget_taken(const Key& key);
