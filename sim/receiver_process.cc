@@ -163,12 +163,12 @@ ReceiverWorkDone ReceiverProcess::carry_out_now(const ReceiverEffect& work) {
 }
 
 void ReceiverProcess::compare(const CompareSample& work, ReceiverWorkDone* done) {
-  if (work.payload.empty()) return;
   AttemptHeader sample;
   sample.run = world_.sample_run_id();
   sample.attempt = work.version.version + 1;
   sample.base_version = sample.target_version = work.version.version;
-  const Result<ReceiverCounts> counts = model().receiver().compare(work.payload, sample);
+  const Result<ReceiverCounts> counts =
+      model().receiver().compare(work.payload, work.owner, sample);
   done->status = counts.status();
   if (counts.ok()) done->counts = *counts;
   if (!counts.ok() || counts->different > 0) {

@@ -215,8 +215,9 @@ class EmbeddedOwner {
   // the baseline is of another version, or void.
   Result<OwnerResult> restore(const RunId& run, std::uint64_t attempt, std::uint64_t version,
                               PayloadSink& sink, const OwnerCall& call = {});
-  // A few words of the baseline, drawn by `seed`, as a payload that restore could have sent: for
-  // receivers to compare with what they hold. Empty: this rank owns nothing. Errors as restore.
+  // At most 2,048 words of the baseline, drawn by `seed`, as one payload of at most 32 KiB that
+  // restore could have sent: what RunOwner sends to receivers, which compare it with what they
+  // hold. Empty: this rank owns nothing. Errors as restore.
   Result<std::vector<std::uint8_t>> sample(const RunId& run, std::uint64_t attempt,
                                            std::uint64_t version, std::uint64_t seed);
 

@@ -48,7 +48,7 @@ def test_weights_that_change_behind_everybodys_back(
             break
         assert result.attempts == 1
     assert digest(engine.model) == digest(model)
-    assert result.attempts == 2
+    assert result.attempts > 1
     said = [record.getMessage() for record in caplog.records]
     wrong = 'tensor "second.weight": '
     assert any("it does not hold version" in text and wrong in text for text in said), said

@@ -32,9 +32,11 @@ TEST_F(OwnerSampleTest, OneThatAsksAgainIsAnsweredOnce) {
   const VersionId version = world.control.read()->commit.id;
   const Endpoint other = world.member("receiver-1", Role::kReceiver);
   owner->receive(other, SampleRequest{version, 1});
-  for (int i = 0; i < 3; ++i) owner->receive(receiver, SampleRequest{version, 7});
-  for (int i = 0; i < 2; ++i) {
-    owner->take_work<SampleBaseline>();
+  for (const std::uint64_t seed : {7U, 8U, 9U}) {
+    owner->receive(receiver, SampleRequest{version, seed});
+  }
+  for (const std::uint64_t seed : {1U, 9U}) {
+    EXPECT_EQ(owner->take_work<SampleBaseline>().seed, seed);
     owner->step(done_of(OwnerWorkDone::Kind::kSampleBaseline, version.version));
   }
   EXPECT_TRUE(owner->work.empty());

@@ -107,11 +107,12 @@ void ReceiverEndpoint::Machine::on(const ReceiverWorkDone& event) {
     effects_->emplace_back(Ended{event.status.with_context("stopping to apply")});
     return;
   }
-  if (!works_.answered(event)) return;
+  const bool counts = works_.answered(event);
+  // Whatever was stopped meanwhile: it is about what lies there.
+  if (event.kind == Kind::kCompareSample) return sample_compared(event);
+  if (!counts) return;
   if (event.kind == Kind::kCheckBase) {
     base_checked(event.status);
-  } else if (event.kind == Kind::kCompareSample) {
-    sample_compared(event);
   } else if (stream_) {
     stream_work_done(event);
   }

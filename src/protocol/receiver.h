@@ -68,6 +68,7 @@ struct EndOfOwner {
 // that differ are counted, and an error names the tensor; another error: the sample is no good.
 struct CompareSample {
   VersionId version;
+  std::uint32_t owner = 0;  // whose it is
   Bytes payload;
 };
 // Receiver::apply. The only work that writes to parameters. Gives up early after StopApplying.

@@ -173,7 +173,7 @@ class ReceiverEndpoint::Machine {
   Milliseconds ask_at_ = kNever;                                  // owners for them
   Milliseconds sample_at_ = kNever;      // an owner is asked for a sample of what is resident
   std::uint64_t samples_asked_ = 0;      // of this version
-  std::optional<CompareSample> sample_;  // to be compared before the next attempt writes
+  std::optional<CompareSample> sample_;  // to be compared, or being so, before an attempt writes
   std::optional<std::pair<Endpoint, Prepare>> offered_;    // waits for a look at K
   std::vector<std::pair<Endpoint, std::uint64_t>> stops_;  // to answer when all is drained
 };

@@ -59,6 +59,7 @@ void ReceiverEndpoint::Machine::base_checked(const Status& status) {
   if (status.ok()) {
     trouble_.clear();
     resident_.set_whole({});
+    expect_sample();
     life_ = Life::kReady;
     session_.join(VersionId{}, needs_);
     return;

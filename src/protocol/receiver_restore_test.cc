@@ -439,7 +439,7 @@ TEST_F(CommitsTest, ThatAttemptEndedWithoutACommitOpensTheGateForItsVersion) {
   become_prepared(AttemptMode::kMixed, true);
   EXPECT_EQ(pass(500), "");
   ASSERT_TRUE(control.mark_obsolete(2).ok());
-  EXPECT_EQ(pass(500), "stop\nowner-0: sample_request 0\n");
+  EXPECT_EQ(pass(500), "stop\n");
   EXPECT_EQ(done(Kind::kStopApplying), "engine: gate_proof 2 version 0\n");
 }
 

@@ -1,6 +1,6 @@
-// After each commit a receiver asks one owner for a sample of the committed baseline. It compares
-// it with what it holds before the next attempt writes: then its gate is closed, and parameters are
-// where the attempt's beginning found them.
+// A receiver that holds K asks one owner after the other for a sample of the committed baseline. It
+// compares it with what it holds before the next attempt writes or completes: then its gate is
+// closed, and parameters are where the attempt's beginning found them.
 #include <utility>
 
 #include "base/prng.h"
@@ -32,32 +32,41 @@ void ReceiverEndpoint::Machine::ask_for_sample() {
   send({options_.owners[rank], 0}, SampleRequest{version, seed});
 }
 
+// One without words answers nothing: another owner is asked.
 void ReceiverEndpoint::Machine::on_sample(const Endpoint& from, const Sample& message) {
-  if (rank_of(from) < 0 || sample_at_ == kNever || resident_.whole() != message.version) return;
+  const std::int64_t rank = rank_of(from);
+  if (rank < 0 || message.payload.empty()) return;
+  if (sample_at_ == kNever || resident_.whole() != message.version) return;
   sample_at_ = kNever;
-  sample_ = CompareSample{message.version, message.payload};
+  sample_ = CompareSample{message.version, static_cast<std::uint32_t>(rank), message.payload};
 }
 
-// Whether there is one to compare first.
+// Whether there is one to compare first. What brings everything relies on nothing that lies there.
 bool ReceiverEndpoint::Machine::compare_sample() {
   if (!attempt_ || !sample_ || resident_.whole() != sample_->version) return false;
-  DCR_PROBE("a receiver compares a sample of what it holds");
-  works_.add(*std::exchange(sample_, std::nullopt));
+  if (brings_all(attempt_->mode, attempt_->owners)) return false;
+  works_.add(*sample_);
   return true;
 }
 
+// An attempt may be over, and a new life begun, since it was to be compared.
 void ReceiverEndpoint::Machine::sample_compared(const ReceiverWorkDone& done) {
-  if (!attempt_) return;
+  if (!sample_) return;
+  const VersionId version = std::exchange(sample_, std::nullopt)->version;
   if (done.counts.different == 0) {
     if (!done.status.ok()) note(options_.name + ": a sample is no good: " + done.status.message());
+    if (done.counts.destinations > 0) DCR_PROBE("a receiver compares a sample of what it holds");
     return;
   }
-  const std::string version = version_text(attempt_->base);
-  fail_attempt(done.status, false);
-  send(attempt_->coordinator, attempt_->failed);
+  if (resident_.whole() != version) return;  // a restore writes over it
+  if (attempt_ && attempt_->state != Attempt::State::kFailed) {
+    fail_attempt(done.status, false);
+    send(attempt_->coordinator, attempt_->failed);
+  }
   resident_.set_unknown();
+  base_loaded_ = false;
   audit_ = true;  // what brings it next
-  begin_life("it does not hold " + version + ": " + done.status.message(), 0);
+  begin_life("it does not hold " + version_text(version) + ": " + done.status.message(), 0);
 }
 
 }  // namespace dcr

@@ -160,8 +160,9 @@ void ReceiverEndpoint::Machine::drive_stream() {
   if (credit && stream_->credit_at == kNever) stream_->credit_at = now_;
   if (works_.has(Kind::kApplyQueued) || works_.has(Kind::kFinishStream)) return;
   if (works_.has(Kind::kCompareSample)) return;
-  if (may_apply() && stream_->arrivals.ready() > 0) {
-    if (compare_sample()) return;
+  const bool applies = may_apply() && stream_->arrivals.ready() > 0;
+  if ((applies || may_finish()) && compare_sample()) return;
+  if (applies) {
     // The only work that writes. From here on the storage is no version.
     DCR_ASSERT(gate_.closed());
     if (attempt_) {

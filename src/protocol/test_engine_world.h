@@ -5,7 +5,9 @@
 //
 // After every step it holds that the gate admits requests only while both storages are, bit for
 // bit, the version of its label, and while nothing writes; and that a commit finds every bound
-// storage to be the new version.
+// storage to be the new version. But for words that something changes behind a receiver's back:
+// those keep their difference until they are overwritten, and once a sample has shown one, the gate
+// admits nothing before that.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -72,6 +74,7 @@ class EngineWorld {
   std::uint64_t commits() const { return commits_; }
   std::uint64_t repairs() const { return repairs_; }
   std::uint64_t openings() const { return openings_; }
+  std::uint64_t found() const { return found_; }
 
  private:
   static constexpr std::size_t kReceivers = 2;
@@ -108,6 +111,8 @@ class EngineWorld {
     bool overwrite = true;  // it refuses differences
     bool audits = false;    // it compares
     bool applying = false, stop = false;
+    Words changed{};     // behind its back: what words have beside their version's
+    bool found = false;  // by a sample
   };
 
   bool failed() const { return ::testing::Test::HasFailure(); }
@@ -222,6 +227,7 @@ class EngineWorld {
         coordinate(faults);
     }
     if (faults && chance(1000)) fault();
+    if (faults && chance(100)) change_word();
     check();
   }
 
@@ -251,6 +257,15 @@ class EngineWorld {
       default:
         flights_.clear();
     }
+  }
+
+  void change_word() {
+    Engine& engine = receivers_[prng_.below(kReceivers)];
+    if (!admits_ || !engine.works.empty() || !engine.machine->status().held) return;
+    const std::size_t word = prng_.below(kWords);
+    const std::uint64_t change = 1 + prng_.below(1000);
+    engine.words[word] += change;
+    engine.changed[word] += change;
   }
 
   void deliver(bool faults) {
@@ -319,6 +334,7 @@ class EngineWorld {
   // ---- shells
   void work(std::size_t i);
   void work_gate();
+  void compare(Engine* engine, const CompareSample& sample, ReceiverWorkDone* done);
   Status ingest(Engine* engine, const IngestPayload& payload, ReceiverWorkDone* done);
   bool apply_word(Engine* engine);
 
@@ -345,6 +361,12 @@ class EngineWorld {
     return said.size() == attempt_.receivers.size();
   }
   const Words& version(VersionId id) const { return truth_.at({id.version, id.baseline}); }
+  // What a receiver that has a version has.
+  Words held(const Engine& engine, VersionId id) const {
+    Words words = version(id);
+    for (std::size_t word = 0; word < kWords; ++word) words[word] += engine.changed[word];
+    return words;
+  }
 
   Prng prng_;
   Waits waits_;
@@ -374,7 +396,7 @@ class EngineWorld {
   std::map<std::uint64_t, Payloads> sent_;  // by attempt
   std::set<std::string> prepared_, closed_, completed_, stopped_;
   Milliseconds phase_at_ = 0, drive_at_ = 0;
-  std::uint64_t commits_ = 0, repairs_ = 0, openings_ = 0;
+  std::uint64_t commits_ = 0, repairs_ = 0, openings_ = 0, found_ = 0;
 };
 
 }  // namespace dcr

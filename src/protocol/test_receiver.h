@@ -43,8 +43,6 @@ inline std::string text_of(const Message& message) {
     text += ": " + applying->state;
   } else if (const auto* restore = std::get_if<RestoreRequest>(&message)) {
     add(restore->version.version);
-  } else if (const auto* sample = std::get_if<SampleRequest>(&message)) {
-    add(sample->version.version);
   } else if (const auto* close = std::get_if<GateClose>(&message)) {
     add(close->sequence);
   } else if (const auto* proof = std::get_if<GateProof>(&message)) {
@@ -116,7 +114,10 @@ class ReceiverTest : public ::testing::Test {
       for (ReceiverEffect& effect : effects) {
         note_why(effect);
         const auto* const call = std::get_if<CallControl>(&effect);
-        if (call != nullptr && hold_calls) {
+        const auto* const send = std::get_if<SendMessage>(&effect);
+        if (send != nullptr && std::holds_alternative<SampleRequest>(send->message)) {
+          asked_for_samples.push_back(send->to);
+        } else if (call != nullptr && hold_calls) {
           held_calls.push_back(*call);
         } else if (call != nullptr) {
           events.emplace_back(ControlAnswered{call->call, call_control(control, call->request)});
@@ -243,6 +244,8 @@ class ReceiverTest : public ::testing::Test {
     return lines + from_leader(OpenApply{attempt});
   }
 
+  // Whom it has asked for a sample, which it does beside everything else.
+  std::vector<std::string> asked_for_samples;
   MemoryControl control{*new_control_state({1}, "base")};
   Milliseconds now = 1000;
   ReceiverEndpointOptions options;

@@ -251,20 +251,28 @@ Status Receiver::audit(std::span<const std::uint32_t> tensors, const CanonicalRe
   return {};
 }
 
-Result<ReceiverCounts> Receiver::compare(ByteSpan stored, const AttemptHeader& sample) {
+Result<ReceiverCounts> Receiver::compare(ByteSpan stored, std::uint32_t owner,
+                                         const AttemptHeader& sample) {
   State& state = *state_;
   if (!state.prewarmed) return Status(Code::kInvalidArgument, "a comparison before prewarm");
   DCR_ASSIGN(
       const std::shared_ptr<const DecodedPayload> payload,
       decode_payload(stored, state.catalogue.schema(), state.specs,
                      {kSampleBytesMax, kSampleBytesMax}, kSampleBytesMax, state.options.key));
-  if (!digest_equal(payload->header.run, sample.run) || payload->header.attempt != sample.attempt) {
-    return Status(Code::kMismatch, "the sample is of another run or version");
+  const PayloadHeader& header = payload->header;
+  if (!digest_equal(header.run, sample.run) || header.attempt != sample.attempt ||
+      header.owner != owner) {
+    return Status(Code::kMismatch, "the sample is of another run, version or owner");
   }
-  DCR_TRY(state.check_header(payload->header, sample).with_context("a sample"));
+  DCR_TRY(state.check_header(header, sample).with_context("a sample"));
   AttemptHeader compared = sample;
   compared.mode = ApplyMode::kVerify;
   DCR_TRY(state.check_items(*payload, compared).with_context("a sample"));
+  // So an item has no more destinations than words that came.
+  const bool whole = std::all_of(
+      payload->items.begin(), payload->items.end(),
+      [](const DecodedItem& item) { return item.positions.size() == item.header.box.words(); });
+  if (!whole) return Status(Code::kMismatch, "a sample has items that are not whole");
   ReceiverCounts counts;
   DCR_TRY(state.applier.compare(*payload, &counts));
   return counts;

@@ -96,10 +96,10 @@ class Receiver {
 
   // Compares the words of a payload with a sample of a version (OwnerGroup::sample) with those that
   // lie here, where a trace leads to them; other paths, on which the loader has its say, are passed
-  // over. At most kSampleBytesMax bytes, decoded too. Writes nothing and ends no attempt. `sample`
-  // is what the payload must say that it is of: run, attempt and versions. Counts destinations and
-  // those that are different. Errors as ingest.
-  Result<ReceiverCounts> compare(ByteSpan stored, const AttemptHeader& sample);
+  // over. At most kSampleBytesMax bytes, decoded too, of whole items. Writes nothing and ends no
+  // attempt. The payload must say that it is `owner`'s, and of the run, attempt and versions of
+  // `sample`. Counts destinations and those that are different. Errors as ingest.
+  Result<ReceiverCounts> compare(ByteSpan stored, std::uint32_t owner, const AttemptHeader& sample);
 
   // Starts an attempt, which ends any other. Errors: kInvalidArgument before prewarm; kMismatch if
   // the layout is another than at prewarm; kTooLarge without room for scratch.

@@ -33,13 +33,17 @@ std::string compare_samples(std::uint64_t seed, const TestRefit& refit, TestRank
     for (const SentPayload& payload : sampled.send(sample, receiver->classes(), true)) {
       for (const AttemptHeader& wrong : {AttemptHeader{{8}, 5, 4, 4}, AttemptHeader{{9}, 6, 4, 4},
                                          AttemptHeader{{9}, 5, 5, 5}}) {
-        const auto refused = receiver->compare(payload.bytes, wrong);
+        const auto refused = receiver->compare(payload.bytes, payload.header.owner, wrong);
         if (refused.status().code() != Code::kMismatch) return "a sample of something else";
+      }
+      const std::uint32_t owner = payload.header.owner;
+      if (receiver->compare(payload.bytes, owner + 1, sample).status().code() != Code::kMismatch) {
+        return "another owner's sample";
       }
       Bytes damaged = payload.bytes;
       damaged.back() ^= 1;
-      if (receiver->compare(damaged, sample).ok()) return "a damaged sample";
-      const Result<ReceiverCounts> counts = receiver->compare(payload.bytes, sample);
+      if (receiver->compare(damaged, owner, sample).ok()) return "a damaged sample";
+      const Result<ReceiverCounts> counts = receiver->compare(payload.bytes, owner, sample);
       if (!counts.ok()) return "compare: " + counts.status().message();
       if ((counts->different != 0) != counts->different_tensor.has_value()) return "no name";
       different += counts->different;

@@ -90,12 +90,11 @@ Status ReceiverWork::ingest(const IngestPayload& work, ReceiverWorkDone* done) {
 }
 
 Status ReceiverWork::compare(const CompareSample& work, ReceiverCounts* counts) {
-  if (work.payload.empty()) return {};
   AttemptHeader sample;
   sample.run = sample_run(context_.run());
   sample.attempt = work.version.version + 1;
   sample.base_version = sample.target_version = work.version.version;
-  DCR_ASSIGN(*counts, parts_.receiver.compare(work.payload, sample));
+  DCR_ASSIGN(*counts, parts_.receiver.compare(work.payload, work.owner, sample));
   if (!counts->different_tensor) return {};
   const std::string& name = parts_.receiver.catalogue()[*counts->different_tensor].name;
   return {Code::kMismatch,

@@ -28,6 +28,8 @@ struct BaselinePiece {
 // most kSampleWords words that follow each other in the piece's last dimension.
 inline constexpr std::size_t kSamplePieces = 32;
 inline constexpr std::uint64_t kSampleWords = 64;
+// A reader compares every run of words with every other within those bytes.
+static_assert(kSamplePieces * kSampleWords * 2 * sizeof(std::uint64_t) <= kSampleBytesMax);
 std::vector<BaselinePiece> sample_pieces(std::vector<BaselinePiece> pieces, std::uint64_t seed);
 
 // One owner's baseline as the source of a scan: one lane at a time.

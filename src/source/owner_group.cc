@@ -4,6 +4,7 @@
 #include <deque>
 #include <utility>
 
+#include "base/assert.h"
 #include "runtime/ordered_map.h"
 
 namespace dcr {
@@ -39,6 +40,7 @@ std::uint64_t takes(const OwnerMemory& plan, unsigned threads, std::size_t owner
 // Keeps the one payload that comes.
 struct KeepSink final : PayloadSink {
   Status send(std::uint64_t /*number*/, std::span<const std::uint8_t> bytes) override {
+    DCR_ASSERT(payload.empty());
     payload.assign(bytes.begin(), bytes.end());
     return {};
   }
