@@ -361,9 +361,8 @@ class EngineWorld {
     return said.size() == attempt_.receivers.size();
   }
   const Words& version(VersionId id) const { return truth_.at({id.version, id.baseline}); }
-  // What a receiver that has a version has.
-  Words held(const Engine& engine, VersionId id) const {
-    Words words = version(id);
+  // What a receiver has that has these words.
+  static Words held(const Engine& engine, Words words) {
     for (std::size_t word = 0; word < kWords; ++word) words[word] += engine.changed[word];
     return words;
   }

@@ -78,7 +78,13 @@ Status Applier::add_tasks(const DecodedItem& item, std::vector<Task>* tasks) {
   const Result<PlanCache::Plan> plan =
       plans_.find(tensor, item.header.box, prewarm_->places[tensor]);
   if (!plan.ok()) return about_tensor(catalogue_[tensor], plan.status());
-  for (const TargetChanges& target : **plan) {
+  add_tasks(item, **plan, tasks);
+  return {};
+}
+
+void Applier::add_tasks(const DecodedItem& item, std::span<const TargetChanges> plan,
+                        std::vector<Task>* tasks) const {
+  for (const TargetChanges& target : plan) {
     std::size_t from = 0;
     std::size_t to = 0;
     Grid(target).clip(item.positions, &from, &to);
@@ -90,7 +96,6 @@ Status Applier::add_tasks(const DecodedItem& item, std::vector<Task>* tasks) {
       tasks->push_back(std::move(task));
     }
   }
-  return {};
 }
 
 Status Applier::run_tasks(std::span<const Task> tasks, ApplyMode mode, ReceiverCounts* counts) {
@@ -247,9 +252,8 @@ Status Applier::compare(const DecodedPayload& payload, ReceiverCounts* counts) {
     // Not of the cache: owners draw other items the next time.
     const auto plan = plan_item(item.header.box, prewarm_->places[tensor]);
     if (!plan.ok()) return about_tensor(catalogue_[tensor], plan.status());
-    for (const TargetChanges& target : *plan) tasks.push_back({target, &item, 0, 0});
+    add_tasks(item, *plan, &tasks);
   }
-  for (Task& task : tasks) Grid(task.target).clip(task.item->positions, &task.from, &task.to);
   DCR_TRY(run_tasks(tasks, ApplyMode::kVerify, counts));
   return memory_.synchronize();
 }

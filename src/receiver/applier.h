@@ -76,6 +76,8 @@ class Applier {
   };
 
   Status add_tasks(const DecodedItem& item, std::vector<Task>* tasks);
+  void add_tasks(const DecodedItem& item, std::span<const TargetChanges> plan,
+                 std::vector<Task>* tasks) const;
   Status run(std::span<const Task> tasks, ApplyMode mode, ReceiverCounts* counts);
   Status run_tasks(std::span<const Task> tasks, ApplyMode mode, ReceiverCounts* counts);
   Status apply_scratch(std::span<const DecodedItem* const> items, ApplyMode mode,
