@@ -203,7 +203,7 @@ void Coordinator::Machine::claim_answered(const ControlReply& reply) {
   const auto& records = control_value<ControlRecords>(reply);
   token_ = records.leader.token;
   beat_at_ = now_ + options_.waits.beat_ms;
-  note(options_.name + " leads with token " + std::to_string(token_));
+  note("leads with token " + std::to_string(token_));
   saw(records);
   if (!options_.abort_transition) return take_over(records);
   want(AbortRequest{token_});
@@ -245,7 +245,7 @@ void Coordinator::Machine::take_over(const ControlRecords& records) {
 void Coordinator::Machine::lose(const std::string& why) {
   if (!leading()) return;
   if (phase_ == Phase::kAttempt) DCR_PROBE("leadership is lost in an attempt");
-  note(options_.name + " leads no more: " + why);
+  note("leads no more: " + why);
   token_ = 0;
   for (const Slot slot : {kBeat, kMembers, kWork}) call_[slot] = {};
   work_.reset();

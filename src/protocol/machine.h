@@ -52,7 +52,7 @@ struct CallControl {
   std::uint64_t call = 0;  // counts the machine's calls
   ControlRequest request;
 };
-// A line of log, for people.
+// A line of log, for people. Whoever writes it says which endpoint's it is.
 struct Note {
   std::string text;
 };

@@ -214,7 +214,7 @@ void ReceiverEndpoint::Machine::start_life() {
 // Ends this incarnation; the next enrols after a while. The gate is told to close under the name of
 // the old one, in case it takes long.
 void ReceiverEndpoint::Machine::begin_life(const std::string& why, Milliseconds after) {
-  note(options_.name + ": " + why + "; it enrols anew and restores");
+  note(why + "; it enrols anew and restores");
   trouble_ = why;
   stop_stream();
   works_.forget();

@@ -67,7 +67,7 @@ void ReceiverEndpoint::Machine::base_checked(const Status& status) {
   DCR_PROBE("a receiver's base differs from the owners'");
   base_loaded_ = false;
   trouble_ = "the base that it loaded is not the owners': " + status.message();
-  note(options_.name + ": " + trouble_ + "; it restores");
+  note(trouble_ + "; it restores");
   begin_restore();
 }
 
@@ -110,7 +110,7 @@ void ReceiverEndpoint::Machine::join_without_version() {
   DCR_PROBE("a receiver joins without a version");
   if (restore_) trouble_ = restore_->trouble;
   trouble_ = "waits for a dense attempt: " + trouble_;
-  note(options_.name + ": " + trouble_);
+  note(trouble_);
   stop_stream();
   works_.forget();
   restore_.reset();

@@ -54,7 +54,7 @@ void ReceiverEndpoint::Machine::sample_compared(const ReceiverWorkDone& done) {
   if (!sample_) return;
   const VersionId version = std::exchange(sample_, std::nullopt)->version;
   if (done.counts.different == 0) {
-    if (!done.status.ok()) note(options_.name + ": a sample is no good: " + done.status.message());
+    if (!done.status.ok()) note("a sample is no good: " + done.status.message());
     if (done.counts.destinations > 0) DCR_PROBE("a receiver compares a sample of what it holds");
     return;
   }
