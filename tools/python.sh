@@ -30,8 +30,11 @@ case "${1:-}" in
   "")
     packages
     # In the folder of the release build, whose libraries are the same: nothing is compiled twice.
+    # With its ninja too, for another version (vLLM brings one) reads no log but its own and begins
+    # anew.
     uv pip install --no-deps --no-build-isolation --reinstall-package dcr-refit \
-      --config-setting build-dir=build/release --config-setting cmake.define.DCR_DEVELOPER_MODE=ON .
+      --config-setting build-dir=build/release --config-setting cmake.define.DCR_DEVELOPER_MODE=ON \
+      --config-setting cmake.define.CMAKE_MAKE_PROGRAM="$(command -v ninja)" .
     ;;
   packages)
     packages
