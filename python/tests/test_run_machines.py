@@ -200,12 +200,15 @@ def test_a_directory_that_is_not_shared(cluster: Cluster) -> None:
     )
     own = cluster.file("b", "own.toml", directory="own", objects="own/objects")
     made = cluster.dcr("coordinator", "--config", str(own), "--name", "coordinator-1")
-    assert (made.returncode, made.stderr) == (3, f"dcr coordinator: {another}\n")
+    # It listens by then, and may have logged a peer's connection that ended before it was one.
+    assert made.returncode == 3
+    assert made.stderr.splitlines()[-1] == f"dcr coordinator: {another}"
     assert refused(own, errors.Mismatch) == another
     with pytest.raises(errors.Mismatch, match=re.escape(another)):
         dcr.run.Run(own).receiver("engine-b.0", engine="engine-b", model=Net(1))
     node = cluster.dcr("node", "--config", str(own), "--name", "node-b")
-    assert (node.returncode, node.stderr) == (3, f"dcr node: {another}\n")
+    assert node.returncode == 3
+    assert node.stderr.splitlines()[-1] == f"dcr node: {another}"
 
 
 def test_a_copy_of_the_directory(cluster: Cluster) -> None:
