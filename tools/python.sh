@@ -3,7 +3,6 @@
 # need.
 #
 #   tools/python.sh           build and install
-#   tools/python.sh packages  only what its tests and demos need
 #   tools/python.sh lock      make python/requirements/lock.txt anew from the lists beside it
 #
 # DCR_WITHOUT_TORCH=1 leaves PyTorch and vLLM out; their tests then say that they were skipped.
@@ -18,26 +17,19 @@ if [ ! -x "$venv/bin/uv" ]; then
 fi
 uv() { VIRTUAL_ENV="$PWD/$venv" "$venv/bin/uv" --quiet "$@"; }
 
-packages() {
-  if [ "${DCR_WITHOUT_TORCH:-0}" = 1 ]; then
-    uv pip install -r "$requirements/base.txt"
-  else
-    uv pip install --no-deps -r "$requirements/lock.txt"
-  fi
-}
-
 case "${1:-}" in
   "")
-    packages
+    if [ "${DCR_WITHOUT_TORCH:-0}" = 1 ]; then
+      uv pip install -r "$requirements/base.txt"
+    else
+      uv pip install --no-deps -r "$requirements/lock.txt"
+    fi
     # In the folder of the release build, whose libraries are the same: nothing is compiled twice.
     # With its ninja too, for another version (vLLM brings one) reads no log but its own and begins
     # anew.
     uv pip install --no-deps --no-build-isolation --reinstall-package dcr-refit \
       --config-setting build-dir=build/release --config-setting cmake.define.DCR_DEVELOPER_MODE=ON \
       --config-setting cmake.define.CMAKE_MAKE_PROGRAM="$(command -v ninja)" .
-    ;;
-  packages)
-    packages
     ;;
   lock)
     scratch=$(mktemp -d)
@@ -53,7 +45,7 @@ case "${1:-}" in
     } >"$requirements/lock.txt"
     ;;
   *)
-    echo "usage: tools/python.sh [packages|lock]" >&2
+    echo "usage: tools/python.sh [lock]" >&2
     exit 2
     ;;
 esac

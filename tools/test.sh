@@ -5,18 +5,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# Python packages are fetched while the rest is built: it takes minutes where they never were.
-packages=
-case " $* " in *" python "*)
-  tools/python.sh packages &
-  packages=$!
-  ;;
-esac
-
 for preset in "$@"; do
   if [ "$preset" = python ]; then
     echo "== python: build"
-    wait "$packages"
     tools/python.sh
     echo "== python: test"
     # Dozens of processes import PyTorch and vLLM, which takes each of them half as long once what
