@@ -167,7 +167,7 @@ TEST_F(CoordinatorLoses, AReplacedLeaderLeavesEverythingToTheNewOne) {
   run_for(waits.beat_ms + waits.look_ms);
   EXPECT_FALSE(coordinator("coordinator-0").leading());
   EXPECT_EQ(count("stop_and_wait 1 > owner-0"), 0U);
-  EXPECT_TRUE(noted("leads no more"));
+  EXPECT_TRUE(noted("coordinator-0: leads no more"));
   sent.clear();
   run_for(waits.leader_ms - waits.beat_ms - 2 * waits.look_ms);
   EXPECT_TRUE(sent.empty());

@@ -252,7 +252,7 @@ class CoordinatorWorld {
     } else if (const auto* call = std::get_if<CallControl>(&effect)) {
       at(now + call_delay(), [this, self, life, called = *call] { make_call(self, life, called); });
     } else if (const auto* note = std::get_if<Note>(&effect)) {
-      notes.push_back(note->text);
+      notes.push_back(self.name + ": " + note->text);
     } else if (const auto* end = std::get_if<Ended>(&effect)) {
       ends[self.name] = end->status;
     } else if (const auto* needed = std::get_if<OperatorNeeded>(&effect)) {
