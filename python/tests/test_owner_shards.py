@@ -7,8 +7,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
 
+from dcr.errors import Unsupported  # noqa: E402
 from dcr.torch.conversion import boxes_of_codes  # noqa: E402
 from dcr.torch.placement import Box, Placement, shard_boxes, shards_of  # noqa: E402
+from dcr.torch.source import check_order  # noqa: E402
 
 REPLICATE = Placement("replicate")
 
@@ -133,3 +135,31 @@ def test_boxes_of_codes(seed: int) -> None:
     boxes = boxes_of_codes(codes, bases)
     assert boxes is not None
     assert torch.equal(mapped(codes, boxes, bases), codes.to(torch.int64))
+
+
+def test_another_order_of_cuts_is_refused() -> None:
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.placement_types import _StridedShard
+
+    def strided(factor: int, dim: int = 0) -> object:
+        return _StridedShard(dim, split_factor=factor)
+
+    for placements, mesh in (
+        ((strided(2), Shard(0)), (3, 2)),
+        ((strided(2), Shard(0), Shard(1)), (3, 2, 2)),
+        ((Replicate(), strided(2), Shard(0)), (4, 3, 2)),
+        ((strided(6), strided(2), Shard(0)), (4, 3, 2)),
+        ((strided(2, 1), Shard(1)), (3, 2)),
+        ((strided(1), Shard(1)), (3, 2)),
+    ):
+        check_order("w", placements, mesh)
+    # Shapes are the same in these, and elements are not.
+    for placements, mesh in (
+        ((strided(2), strided(2), Shard(0)), (4, 3, 2)),
+        ((strided(2),), (3,)),
+        ((strided(2), Shard(1)), (3, 2)),
+        ((Shard(0), strided(3)), (3, 2)),
+    ):
+        with pytest.raises(Unsupported, match="^w has the placements .* split factor") as raised:
+            check_order("w", placements, mesh)
+        assert raised.value.tensor == "w"

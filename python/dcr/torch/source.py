@@ -2,7 +2,7 @@
 checkpoint."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -172,6 +172,7 @@ def source_shards(name: str, tensor: torch.Tensor) -> Shards:
     if coordinate is None:
         return Shards(tuple(tensor.shape), tuple(() for _ in tensor.shape), held=False)
     placements = [_placement(name, one) for one in tensor.placements]
+    check_order(name, tensor.placements, tuple(mesh.shape))
     shards = shards_of(tuple(tensor.shape), placements, tuple(mesh.shape), coordinate)
     local = tuple(tensor._local_tensor.shape)
     if local != shards.local_shape and not (shards.empty and 0 in local):
@@ -200,6 +201,27 @@ def _placement(name: str, placement: object) -> Placement:
         "tensor's elements; redistribute it first",
         name,
     )
+
+
+def check_order(name: str, placements: Sequence[Any], mesh_shape: tuple[int, ...]) -> None:
+    """Refuses strided shards that are cut in another order than `shards_of` cuts them in: shapes of
+    local tensors may be the same then, and elements others."""
+    from torch.distributed.tensor.placement_types import _StridedShard
+
+    for index, one in enumerate(placements):
+        if not isinstance(one, _StridedShard):
+            continue
+        before = 1
+        for later, size in zip(placements[index + 1 :], mesh_shape[index + 1 :], strict=True):
+            if getattr(later, "dim", None) == one.dim:
+                before *= size
+        if one.split_factor != before:
+            raise Unsupported(
+                f"{name} has the placements {tuple(placements)} on a mesh of {mesh_shape}: a "
+                f"strided shard whose split factor is {one.split_factor}, where those that cut "
+                f"dimension {one.dim} before it make {before}; redistribute it first",
+                name,
+            )
 
 
 def byte_range(name: str, local: torch.Tensor) -> tuple[int, int]:
