@@ -94,8 +94,9 @@ class RefitTest(DcrTest):
         with open(self.path("receivers.json"), "w") as file:
             json.dump(refused, file)
         error = self.bad(
-            3, "unsupported", "receiver 0 refuses model.embed.weight: ", "refit", *self.models,
-            *self.layouts,
+            3, "unsupported",
+            'receiver 0: tensor "model.embed.weight" cannot be refitted exactly: ',
+            "refit", *self.models, *self.layouts,
         )  # fmt: skip
         self.assertEqual(error["tensor"], "model.embed.weight")
         self.bad(2, "invalid_argument", "fsdp:0", "refit", *self.models, "--owners", "fsdp:0")

@@ -125,15 +125,9 @@ std::vector<Receiver*> RefitReceivers::receivers() const {
 }
 
 Status RefitReceivers::refuse() const {
-  for (std::uint32_t tensor = 0; tensor < context_.catalogue.size(); ++tensor) {
-    for (std::uint32_t rank = 0; rank < ranks(); ++rank) {
-      const TensorClass& found = ranks_[rank].receiver->classes()[tensor];
-      if (found.path != TensorPath::kRefused) continue;
-      const std::string& name = context_.catalogue[tensor].name;
-      return Status(Code::kUnsupported,
-                    "receiver " + std::to_string(rank) + " refuses " + name + ": " + found.reason,
-                    name);
-    }
+  for (std::uint32_t rank = 0; rank < ranks(); ++rank) {
+    DCR_TRY(
+        check_not_refused(*ranks_[rank].receiver).with_context("receiver " + std::to_string(rank)));
   }
   return {};
 }

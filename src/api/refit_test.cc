@@ -471,7 +471,8 @@ TEST_F(RefitTest, RefusedTensorsAreNamedWithTheReason) {
     {"match": "b", "class": "fsdp"},
     {"match": "c", "class": "replicated"}]})");
   expect_error(Code::kUnsupported,
-               "receiver 0 refuses a: an element of a parameter depends on several of the tensor's",
+               "receiver 0: tensor \"a\" cannot be refitted exactly: an element of a parameter "
+               "depends on several of the tensor's",
                "a");
 }
 

@@ -33,21 +33,6 @@ std::vector<std::vector<CanonicalBox>> canonical_boxes(
   return all;
 }
 
-Status check_classes(EmbeddedReceiver& receiver) {
-  const std::span<const TensorClass> classes = receiver.classes();
-  if (classes.empty() && !receiver.tensors().empty()) {
-    return {Code::kInvalidArgument, "the receiver was not prewarmed"};
-  }
-  for (std::size_t i = 0; i < classes.size(); ++i) {
-    if (classes[i].path != TensorPath::kRefused) continue;
-    return {Code::kUnsupported,
-            "tensor " + quoted_name(receiver.tensors()[i].name) +
-                " cannot be refitted exactly: " + classes[i].reason,
-            receiver.tensors()[i].name};
-  }
-  return {};
-}
-
 }  // namespace
 
 struct RunReceiver::State {
@@ -146,7 +131,11 @@ const std::vector<std::vector<CanonicalBox>>& RunReceiver::boxes() const { retur
 
 Status RunReceiver::serve(EmbeddedReceiver& receiver, const ServeOptions& options) {
   if (!state_->joined) return {Code::kInvalidArgument, "no owners were found yet"};
-  DCR_TRY(check_classes(receiver));
+  const Receiver& inner = *receiver.state().receiver;
+  if (inner.classes().empty() && !receiver.tensors().empty()) {
+    return {Code::kInvalidArgument, "the receiver was not prewarmed"};
+  }
+  DCR_TRY(check_not_refused(inner));
   return state_->serve(receiver, options);
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/assert.h"
+#include "tensor/text.h"
 
 namespace dcr {
 
@@ -30,6 +31,19 @@ std::vector<Need> needs_of(std::span<const TensorClass> classes) {
   needs.reserve(classes.size());
   for (const TensorClass& one : classes) needs.push_back(one.need);
   return needs;
+}
+
+Status check_not_refused(const Receiver& receiver) {
+  const std::span<const TensorClass> classes = receiver.classes();
+  for (std::uint32_t tensor = 0; tensor < classes.size(); ++tensor) {
+    if (classes[tensor].path != TensorPath::kRefused) continue;
+    const std::string& name = receiver.catalogue()[tensor].name;
+    return {
+        Code::kUnsupported,
+        "tensor " + quoted_name(name) + " cannot be refitted exactly: " + classes[tensor].reason,
+        name};
+  }
+  return {};
 }
 
 void add_needs(std::span<const Need> more, std::vector<Need>* needs) {

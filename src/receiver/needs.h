@@ -17,6 +17,9 @@ namespace dcr {
 // anything is for the caller to look at first.
 std::vector<Need> needs_of(std::span<const TensorClass> classes);
 
+// Error kUnsupported, with the tensor, that says why a prewarmed receiver refuses it: the first.
+Status check_not_refused(const Receiver& receiver);
+
 // Adds what another receiver asks: dense is more than overwrite, that more than any, and that more
 // than nothing. REQUIRES: as many tensors.
 void add_needs(std::span<const Need> more, std::vector<Need>* needs);

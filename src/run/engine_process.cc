@@ -130,6 +130,9 @@ class EngineProcess {
       receivers.push_back(rank->receiver.get());
     }
     DCR_TRY(share_collectives(receivers));
+    for (const auto& rank : ranks_) {
+      DCR_TRY(check_not_refused(*rank->receiver).with_context(rank->name));
+    }
     for (const UnevenTensor& found : uneven_tensors(receivers)) {
       const std::string& name = model_.catalogue[found.tensor].name;
       context_.options().log(engine_.gate.name,
