@@ -114,6 +114,15 @@ class ClusterTest(ClusterHarness):
                                   "--kill", point)
                 self.assertEqual(told["kills"], 1)
 
+    def test_kills_at_both_ends_of_operations(self):
+        # Of those that no message of the protocol begins or ends.
+        for points in (("owner.0@refit", "owner.1@prepare.after", "node@hand_over.after"),
+                       ("owner.0@encode", "owner.1@refit.after:2")):
+            with self.subTest(points=points):
+                kills = [part for point in points for part in ("--kill", point)]
+                told = self.local(self.versions[:3], "--owners", "2", "--nodes", "2", *kills)
+                self.assertEqual(told["kills"], len(points))
+
     def test_a_stopped_process(self):
         told = self.local(self.versions[:2], "--owners", "2", "--nodes", "2",
                           "--kill", "pause:receiver.1@apply,1")
@@ -255,6 +264,29 @@ class ClusterTest(ClusterHarness):
         # What is kept of every transition grows both times.
         for name in ("coordinator-0", "coordinator-1", "node-0", "owner-0"):
             self.assertLess(min(grown[name]), GROWTH_BYTES_MAX, f"{name} {grown}")
+
+    def test_an_engine_that_cannot_be_exact(self):
+        # Its loader makes a parameter of several of a tensor's elements: no delta could be placed.
+        directory = self.path("run")
+        base = ("local", "--from", self.versions[0], "--to", self.versions[1], "--owners", "1",
+                "--nodes", "1", "--receivers-per-node", "1", "--directory", directory)
+        ran = run(*base)
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        tensor = "model.embed.weight"
+        rules = [{"match": name, "class": "replicated"} for name in self.tensors[0]]
+        rules[list(self.tensors[0]).index(tensor)]["behaviour"] = "normalise"
+        layout = self.path("receivers.json")
+        with open(layout, "w") as file:
+            json.dump({"format": 0, "ranks": 1, "rules": rules}, file)
+        config = os.path.join(directory, "run.toml")
+        with open(config) as file:
+            text = file.read()
+        self.assertEqual(text.count("'fused-tp:1'") + text.count('"fused-tp:1"'), 1, text)
+        with open(config, "w") as file:
+            file.write(re.sub("['\"]fused-tp:1['\"]", json.dumps(layout), text))
+        refused = run("receiver", "--config", config, "--name", "engine-0")
+        self.assertEqual(refused.returncode, 3, refused.stderr)
+        self.assertIn(f'receiver-0: tensor "{tensor}" cannot be refitted exactly: ', refused.stderr)
 
     def test_errors(self):
         bad = run("local", "--from", self.versions[0], "--to", self.versions[1],

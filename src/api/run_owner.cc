@@ -183,8 +183,11 @@ void RunOwner::State::construct(const ConstructAndSend& work, const OwnerLoop::P
       if (interrupted) return {Code::kCancelled, member->name() + ": the refit was interrupted"};
     }
     report_unloaded(attempt.needs);
+    context().points().before("prepare");
     DCR_TRY(payloads.begin(number));
+    context().points().after("prepare");
     context().points().before("bitdiff");
+    context().points().before("encode");
     DCR_ASSIGN(OwnerResult made, owner.prepare(attempt, sink, {stop.get(), {}}));
     done.result.mode = made.mode;
     done.result.pipeline.payloads = made.payloads;
@@ -310,6 +313,7 @@ void RunOwner::State::finish(const RefitFinished& finished) {
   if (finished.gate_closed_early) found.gate_closed_early = finished.gate_closed_early->reason;
   found.sent = sent;
   conclude(std::move(found));
+  context().points().after("refit");
 }
 
 void RunOwner::State::withdraw() {
@@ -359,6 +363,7 @@ Status RunOwner::begin_refit(const std::string& label, bool asynchronous) {
   state_->attempted = false;
   state_->sent = {};
   state_->called = RefitCalled{label, asynchronous, false};
+  state_->context().points().before("refit");
   state_->loop->post(*state_->called);
   return {};
 }

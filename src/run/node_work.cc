@@ -181,6 +181,7 @@ void NodeWork::hand_over(const HandOver& work) {
   const Status sent = send();
   // Lost, as messages may be: the receiver's credit asks for it again.
   if (!sent.ok()) context_.options().log(work.receiver.name, sent.message());
+  context_.points().after("hand_over");
 }
 
 void NodeWork::drop(const DropPayloads& work) {

@@ -150,8 +150,7 @@ const char* operation_of(const CoordinatorEvent&) { return ""; }
 
 const char* operation_of(const OwnerEvent& event) {
   const auto* const done = std::get_if<OwnerWorkDone>(&event);
-  if (done != nullptr) return operation_of_kind(done->kind);
-  return std::holds_alternative<RefitCalled>(event) ? "refit" : "";
+  return done == nullptr ? "" : operation_of_kind(done->kind);
 }
 
 const char* operation_of(const NodeEvent& event) {

@@ -106,6 +106,7 @@ class OwnerProcess {
       called_at_ = context_.options().clock->nanoseconds();
       called_ = RefitCalled{command.label, command.asynchronous, false};
     }
+    context_.points().before("refit");
     loop_.post(RefitCalled{command.label, command.asynchronous, false});
   }
 
@@ -132,6 +133,7 @@ class OwnerProcess {
     mailbox_.send(operator_.name, operator_.incarnation, reply);
     answer_ = std::move(reply);
     open_.reset();
+    context_.points().after("refit");
   }
 
   ProcessContext& context_;

@@ -151,8 +151,11 @@ void OwnerWork::construct(const ConstructAndSend& work, const Post& post) {
       done_of(OwnerWorkDone::Kind::kConstructAndSend, work.attempt.attempt, Status());
   TransportSink sink(context_, *payloads_, rank_, work.attempt.attempt, post);
   const auto carry_out = [&]() -> Status {
+    context_.points().before("prepare");
     DCR_TRY(payloads_->begin(work.attempt.attempt));
+    context_.points().after("prepare");
     context_.points().before("bitdiff");
+    context_.points().before("encode");
     std::array<PayloadSink*, 1> sinks = {&sink};
     Attempt attempt = work.attempt;
     attempt.run = context_.run();

@@ -37,6 +37,7 @@ class TransportSink final : public PayloadSink {
       DCR_TRY(transport_.send(attempt_, number, bytes, digest));
     }
     context_.points().after("send");
+    context_.points().before("encode");  // of the next
     payloads_ = number + 1;
     bytes_sent_ += bytes.size();
     progress_(OwnerProgress{payloads_, bytes_sent_});
