@@ -15,9 +15,7 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
-pytest.importorskip("safetensors", reason="needs safetensors")
 
-import safetensors.torch
 import dcr.run
 import dcr.torch
 from dcr import errors
@@ -303,41 +301,6 @@ def test_the_coordinator_is_killed_and_comes_back(directory: Path) -> None:
         while not processes(directory, name):
             assert time.monotonic() < deadline, name
             time.sleep(0.1)
-
-
-def test_a_module_is_audited_against_what_it_was_loaded_from(
-    directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    for name, seed in (("base", 1), ("other", 1)):
-        (tmp_path / name).mkdir()
-        state = Net(seed).state_dict()
-        if name == "other":
-            del state["steps"]
-        safetensors.torch.save_file(state, tmp_path / name / "model.safetensors")
-    changed = Net(1)
-    with torch.no_grad():
-        changed.second.weight[3, 4] += 1
-    run = dcr.run.Run(directory)
-    receivers = {
-        name: run.receiver(f"{name}.0", engine=name, model=model, base=tmp_path / base)
-        for name, model, base in (
-            ("good", Net(1), "base"),
-            ("changed", changed, "base"),
-            ("unknown", changed, "other"),
-        )
-    }
-    owner = dcr.torch.Owner(Net(1), run=directory)
-    wanted = {
-        "good": "waits for a dense attempt",
-        "changed": 'failed: tensor "second.weight": 1 of 2112 resident words are not what',
-        "unknown": "waits for a dense attempt",
-    }
-    deadline = time.monotonic() + 60
-    while not all(text in receivers[name].status() for name, text in wanted.items()):
-        assert time.monotonic() < deadline, {n: r.status() for n, r in receivers.items()}
-        time.sleep(0.05)
-    assert "has no 'steps'" in caplog.text
-    owner.close()
 
 
 class Damaged:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from dcr.errors import NotFound
+from dcr.errors import Mismatch, NotFound
 
 __all__ = ["CheckpointTensors"]
 
@@ -26,19 +26,30 @@ class CheckpointTensors:
             raise NotFound(f"{self.directory} has no safetensors file")
 
     def differs(self, tensors: Sequence[tuple[str, str, Sequence[int]]]) -> str:
-        """Which of these (name, dtype, shape) it has not, or has otherwise; empty if none."""
+        """Which of these (name, dtype, shape) it has not, or in another dtype; empty if none.
+
+        Raises:
+            dcr.errors.Mismatch: it has one in another shape. Loaders of sharded parameters take the
+                head of a tensor that is too large, and say nothing.
+        """
+        differs = ""
         for name, dtype, shape in tensors:
             file = self._files.get(name)
             if file is None:
-                return f"{self.directory} has no {name!r}"
+                differs = differs or f"{self.directory} has no {name!r}"
+                continue
             view = file.get_slice(name)
             found = (view.get_dtype(), list(view.get_shape()))
-            if found != (dtype, list(shape)):
-                return (
-                    f"{name!r} is {dtype} {list(shape)}, and {found[0]} {found[1]} in "
-                    f"{self.directory}"
+            if found[1] != list(shape):
+                raise Mismatch(
+                    f"the trainer's {name!r} has the shape {list(shape)}, and {found[1]} in "
+                    f"{self.directory}, which the module was loaded from: train the model that is "
+                    "served",
+                    name,
                 )
-        return ""
+            if found[0] != dtype:
+                differs = differs or f"{name!r} is {dtype}, and {found[0]} in {self.directory}"
+        return differs
 
     def __call__(self, name: str) -> torch.Tensor:
         tensor: torch.Tensor = self._files[name].get_tensor(name)

@@ -57,7 +57,9 @@ def traced_receiver(
 
     `base`: the checkpoint that the module holds as it was loaded, which it is audited against if it
     has these tensors; whether it was comes beside the receiver, and what makes its placements.
+    Raises `dcr.errors.Mismatch` if it has one of them in another shape.
     """
+    differs = "" if base is None else base.differs(tensors)
     loader = TorchLoader(module, load_weights)
     core = _core.EmbeddedReceiver(
         [(name, dtype, list(shape)) for name, dtype, shape in tensors],
@@ -75,7 +77,6 @@ def traced_receiver(
 
     if base is None:
         return core, False, placed
-    differs = base.differs(tensors)
     if differs:
         logger.warning("no audit against what the module was loaded from: %s", differs)
     else:
