@@ -12,6 +12,7 @@ import json
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import unittest
@@ -128,6 +129,34 @@ class ClusterTest(ClusterHarness):
                           "--kill", "pause:receiver.1@apply,1")
         self.assertEqual(told["pauses"], 1)
 
+    def test_receivers_that_differ(self):
+        # The checkpoint is not what it was: it changes while an engine is about to open for it.
+        report = self.path("report.json")
+        cluster = subprocess.Popen(
+            [cli_test.DCR, "local", "--from", self.versions[0], "--to", self.versions[1],
+             "--to", self.versions[2], "--owners", "1", "--nodes", "1", "--receivers-per-node", "1",
+             "--kill", "pause:receiver.0@commit:2,2", "--report", report],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for line in cluster.stderr:
+            if "engine-0 was stopped" in line:
+                break
+        changed = os.path.join(self.versions[1], "model-00001-of-00002.safetensors")
+        with open(changed, "r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            last = file.read(1)
+            file.seek(-1, os.SEEK_END)
+            file.write(bytes([last[0] ^ 1]))
+        text, errors = cluster.communicate()
+        self.assertEqual(cluster.returncode, 1, errors)
+        self.assertIn(f"differ from a dense load of {self.versions[1]}: nothing more is refitted",
+                      errors)
+        with open(report) as file:
+            told = json.load(file)
+        self.assertEqual((told["refits"], told["committed_version"]), (1, 1))
+        self.assertEqual(told["bytes_differing"], 1)
+        self.assertIn("1 byte differ", text)
+
     def test_no_change(self):
         same = [self.versions[0], self.versions[0]]
         self.assertEqual(self.local(same, "--owners", "2", "--nodes", "1")["payload_bytes"], 0)
@@ -162,6 +191,11 @@ class ClusterTest(ClusterHarness):
         self.assertEqual(told["committed_version"], told["refits"])
         self.assertGreaterEqual(told["refits"], refits)
         self.assertEqual((told["bytes_differing"], told["reads_different"]), (0, 0), seed)
+        self.assertGreater(told["reads"], 0, seed)
+        # Whatever died or was stopped was so at a point, and most points are reached.
+        points = len(kills) // 2
+        self.assertEqual(told["kills"] + told["pauses"] + len(told["not_reached"]), points, seed)
+        self.assertGreater(told["kills"] + told["pauses"], points // 2, f"{seed} {told}")
 
     def test_loss_of_every_engine_and_a_baseline(self):
         # Nobody has what receivers could restore: the refit that goes on sends everything.
@@ -177,6 +211,21 @@ class ClusterTest(ClusterHarness):
             with open(self.path(f"{directory}/coordinator-{number}.0.log")) as file:
                 log += file.read()
         self.assertIn("attempt 3 of version 2 is prepared: dense", log)
+
+    def watch(self, *arguments):
+        """The first line of the first two statuses that `dcr status --watch` shows."""
+        watching = subprocess.Popen([cli_test.DCR, "status", *arguments, "--watch"],
+                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        lines = []
+        for line in watching.stdout:
+            if line.startswith(("committed: ", "{")):
+                lines.append(line)
+            if len(lines) == 2:
+                break
+        watching.send_signal(signal.SIGINT)
+        _, errors = watching.communicate()
+        self.assertEqual((watching.returncode, errors), (0, ""))
+        return lines
 
     def test_status_of_a_running_cluster(self):
         directory = self.path("run")
@@ -196,12 +245,19 @@ class ClusterTest(ClusterHarness):
             self.assertEqual(ran.returncode, 0, ran.stderr)
             told = json.loads(ran.stdout)
             text = run("status", *observed)
+            watched = [self.watch(*observed), self.watch(*observed, "--json")]
         finally:
             rest = cluster.stderr.read()
             code = cluster.wait()
             cluster.stderr.close()
         self.assertEqual(code, 0, rest)
         self.assertEqual(set(told), documented_keys("status"))
+        for lines in watched:
+            self.assertEqual(len(lines), 2)
+        for line in watched[0]:
+            self.assertRegex(line, r"^committed: version \d+ \(.*step\d\)\n$")
+        for line in watched[1]:
+            self.assertEqual(set(json.loads(line)), documented_keys("status"))
         self.assertGreaterEqual(told["committed_version"], 2)
         self.assertEqual(told["refits"], told["committed_version"])
         self.assertGreaterEqual(told["attempts"], told["refits"])

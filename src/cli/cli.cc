@@ -80,8 +80,11 @@ Result<Outcome> run_guarded(const CommandLine& line, const CliStreams& streams,
                             const CancelToken& cancel) {
   try {
     DCR_TRY(check_kernels());
-    if (is_run_command(line.command))
-      return run_cluster_command(line, cancel, say_to(streams, line));
+    if (is_run_command(line.command)) {
+      return run_cluster_command(
+          line, cancel, say_to(streams, line),
+          [&streams](const std::string& text) { return put(streams.out, text); });
+    }
     ProgressReporter progress(streams.err, style_for(streams, line.json), steady_seconds);
     auto outcome = run_command(line, &cancel, steady_seconds, progress);
     if (outcome.ok() || outcome.status().code() != Code::kCancelled) return outcome;

@@ -192,28 +192,31 @@ Result<Outcome> call_refit(const CommandLine& line, Opened& opened) {
   return outcome;
 }
 
+Result<std::string> status_now(const CommandLine& line, const Opened& opened, Operator& as) {
+  DCR_ASSIGN(const RunStatus status, as.status(kStatusWaitMs));
+  const std::vector<EngineStatus> engines = engines_of(opened.config, status);
+  if (!line.json) return status_text(status, engines);
+  // Members of a run directory count for themselves.
+  RunCounts counts;
+  if (opened.directory == nullptr && !opened.config.base.empty()) {
+    DCR_ASSIGN(counts, as.counts(kStatusWaitMs));
+  }
+  return status_json(status, engines, counts);
+}
+
 Result<Outcome> call_status(const CommandLine& line, Opened& opened, const CancelToken& cancel,
-                            const Say& say) {
+                            const Show& show) {
   DCR_ASSIGN(const std::unique_ptr<Operator> as, Operator::open(*opened.context, opened.name));
   Outcome outcome;
   EventQueue<bool> nothing;
-  do {
-    DCR_ASSIGN(const RunStatus status, as->status(kStatusWaitMs));
-    const std::vector<EngineStatus> engines = engines_of(opened.config, status);
-    if (line.json) {
-      // Members of a run directory count for themselves.
-      RunCounts counts;
-      if (opened.directory == nullptr && !opened.config.base.empty()) {
-        DCR_ASSIGN(counts, as->counts(kStatusWaitMs));
-      }
-      outcome.text = status_json(status, engines, counts);
-    } else {
-      outcome.text = status_text(status, engines);
-    }
-    if (!line.run.watch) break;
-    if (say) say(outcome.text);
+  while (line.run.watch) {
+    const Result<std::string> text = status_now(line, opened, *as);
+    if (cancel.cancelled()) return outcome;  // which is how watching ends
+    DCR_TRY(text.status());
+    DCR_TRY(show(line.json ? *text : *text + "\n"));
     nothing.pop(kWatchMs);
-  } while (!cancel.cancelled());
+  }
+  DCR_ASSIGN(outcome.text, status_now(line, opened, *as));
   return outcome;
 }
 
@@ -296,7 +299,7 @@ Result<Outcome> call_local(const CommandLine& line, const CancelToken& cancel, c
 bool is_run_command(Command command) { return command >= Command::kLocal; }
 
 Result<Outcome> run_cluster_command(const CommandLine& line, const CancelToken& cancel,
-                                    const Say& say) {
+                                    const Say& say, const Show& show) {
   if (line.command == Command::kLocal) return call_local(line, cancel, say);
   if (line.command <= Command::kReceiver) return call_process(line, cancel, say);
   DCR_ASSIGN(const std::unique_ptr<Opened> opened, open_run(line, cancel, say));
@@ -304,7 +307,7 @@ Result<Outcome> run_cluster_command(const CommandLine& line, const CancelToken& 
     case Command::kRunRefit:
       return call_refit(line, *opened);
     case Command::kStatus:
-      return call_status(line, *opened, cancel, say);
+      return call_status(line, *opened, cancel, show);
     case Command::kAbort:
       return call_abort(line, *opened);
     default:
