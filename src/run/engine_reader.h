@@ -17,11 +17,9 @@
 namespace dcr {
 
 struct ReaderCounts {
-  std::uint64_t reads = 0;  // of all weights, whole
+  std::uint64_t reads = 0;  // of all weights, whole, that were compared
   std::uint64_t different =
-      0;                      // of these, the ones that were not the label's version: 0, or a fault
-  std::uint64_t unknown = 0;  // of labels that name no checkpoint, which cannot be compared
-  std::string first_difference;
+      0;  // of these, the ones that were not the label's version: 0, or a fault
 };
 
 class EngineReader {
@@ -31,7 +29,8 @@ class EngineReader {
   EngineReader(const RunModel& model, std::vector<ServingModel*> ranks, bool requests);
   ~EngineReader();
 
-  // Requests run from now on, of the version with this label: the path of a checkpoint.
+  // Requests run from now on, of the version with this label: the path of a checkpoint. Where it is
+  // none that can be loaded there is nothing to compare requests with, and none is counted.
   void open(const std::string& label);
   // Returns when none runs any more.
   void close();
