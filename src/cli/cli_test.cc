@@ -89,7 +89,7 @@ Result<InspectResult> inspect(const std::string& delta, const DeltaOptions& opti
 bool is_run_command(Command command) { return command >= Command::kLocal; }
 
 Result<Outcome> run_cluster_command(const CommandLine& line, const CancelToken& /*cancel*/,
-                                    const Say& /*say*/) {
+                                    const Say& /*say*/, const Show& /*show*/) {
   library.call = std::string(command_name(line.command)) + " of " + line.run.config + " as " +
                  line.run.name + " " + line.run.path;
   for (const std::string& kill : line.run.kills) library.call += " " + kill;
