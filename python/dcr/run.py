@@ -496,6 +496,8 @@ class Receiver:
         self._after_apply = after_apply
         self._state = "waits for owners"
         self.failure: BaseException | None = None
+        self.traces = 0
+        """How often it has traced: `placements` are others when this is another number."""
         self._placements: Callable[[], dict[str, Placement]] = dict
         self._log = run.has_endpoint(name, "receiver", _rank_of(name))
         self._core = _core.RunReceiver(run.core, name, engine)
@@ -534,6 +536,7 @@ class Receiver:
             self._state = "traces the loader"
             self._placements = dict
             receiver, audited, self._placements = self._make(self._core.tensors, self._core.boxes)
+            self.traces += 1
             self._state = ""
             if not self._core.serve(receiver, self._after_apply, audit=not audited):
                 return

@@ -14,7 +14,7 @@ from typing import Any
 Answer = Callable[..., Any]
 
 
-class Receiver:
+class Endpoint:
     """Answers commands on a socket that is called as it is."""
 
     def __init__(self, path: Path, commands: dict[str, Answer], facts: dict[str, Any]) -> None:
@@ -42,7 +42,35 @@ class Receiver:
         return self.facts.get("status", "scripted")
 
 
-class Gate(Receiver):
+class Receiver(Endpoint):
+    """Has traced one tensor, which lies where the test says."""
+
+    def __init__(self, path: Path, commands: dict[str, Answer], facts: dict[str, Any]) -> None:
+        self.traces = 0
+        self._place({"tensor": [(0, 8)]})
+        super().__init__(path, {**commands, "place": self._place}, facts)
+
+    def _place(self, tensors: dict[str, list[tuple[int, int]]]) -> None:
+        """Each has 8 elements, of which this rank takes so many, from these on."""
+        self._tensors = tensors
+        self.traces += 1
+
+    def placements(self) -> dict[str, Any]:
+        from dcr.torch.placed import PlacedPart, Placement
+
+        return {
+            name: Placement(
+                "traced" if parts else "skip",
+                "",
+                2 * sum(size for _, size in parts),
+                tuple(PlacedPart("p", at, 0, (size,), (1,), (1,)) for at, size in parts),
+                elements=8,
+            )
+            for name, parts in self._tensors.items()
+        }
+
+
+class Gate(Endpoint):
     refusal = ""
     closing = False
 

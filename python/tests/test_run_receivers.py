@@ -15,6 +15,7 @@ import dcr.run
 import dcr.torch
 from dcr import errors
 from dcr.torch.checkpoint import CheckpointTensors
+from dcr.torch.placed import is_missing
 from dcr.torch.receiver import tensor_tuples, traced_receiver
 from run_parts import Net, run_directory
 from torch_loaders import Served, all_bytes, checkpoint
@@ -84,13 +85,20 @@ def test_another_shape_than_was_loaded_is_refused(tmp_path: Path) -> None:
     """Also where the loader has nothing against it, and other tensors prevent an audit anyway."""
     tensors = checkpoint(0)
     base = loaded(tmp_path, {name: one for name, one in tensors.items() if name != "decay"})
-    module = TakesTheHead(1, 2)
+    modules = [TakesTheHead(rank, 2) for rank in range(2)]
+    module = modules[1]
     module.load_weights(tensors.items())
     before = all_bytes(module)
     tensors["expert.2"] = torch.cat([tensors["expert.2"], tensors["expert.2"]])
     published = tensor_tuples(tensors)
-    _, _, placed = traced_receiver(module, published, None, (), ())
-    assert placed()["expert.2"].path == "traced"
+    ranks = []
+    for one in modules:
+        _, _, placed = traced_receiver(one, published, None, (), ())
+        ranks.append(placed())
+        assert ranks[-1]["expert.2"].path == "traced"
+    uneven = dcr.torch.uneven_tensors(ranks)
+    assert uneven["expert.2"] == "element 128 lies on no rank"  # what an engine's gate looks for
+    assert {name for name in uneven if is_missing(uneven[name])} == {"expert.2"}
     with pytest.raises(errors.Mismatch) as refused:
         traced_receiver(module, published, None, (), (), base)
     assert refused.value.tensor == "expert.2"

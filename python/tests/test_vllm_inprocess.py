@@ -2,6 +2,7 @@
 of the weights that they say, whatever a user does in between."""
 
 import contextlib
+import logging
 import os
 import signal
 import threading
@@ -209,6 +210,47 @@ def check_abort(llm: Any, run: Path) -> None:
     assert spans(generate(llm, SHORT, 2)) == [("v4", 0, 2)]
 
 
+class Lines(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+
+def check_coverage(llm: Any, run: Path) -> None:
+    """A tensor of which no worker takes the end; others that are only spoken of."""
+    core = llm.llm_engine.engine_core.engine_core
+    lines, calls, call = Lines(), [], core.collective_rpc
+    core.collective_rpc = lambda method, *args: calls.append(method.__name__) or call(method, *args)
+    logger = logging.getLogger("vllm.dcr")
+    logger.addHandler(lines)
+    logger.setLevel(logging.WARNING)
+    closed(llm, run)
+    opened(llm, run, "v5")
+    assert calls == ["traces_of"]  # as it was
+    closed(llm, run)
+    tell(run, "engine.0", "place", {"whole": [(0, 8)], "head": [(0, 5)]})
+    for _ in range(2):
+        missing = "engine engine: tensor 'head': element 5 lies on no rank, though .* take others"
+        with pytest.raises(RuntimeError, match=f"Unavailable: {missing}"):
+            opened(llm, run, "v6")
+        assert refused(generate, llm, SHORT, 1).startswith("InvalidArgument: engine engine: the")
+    assert calls == ["traces_of", "traces_of", "placements_of", "traces_of"]
+    assert llm.get_weight_version() == "v5"
+    tell(run, "engine.0", "place", {"whole": [(0, 8)], **dict.fromkeys("abcd", [])})
+    lines.said.clear()
+    opened(llm, run, "v6")
+    skipped = "(every rank's loader skips it)"
+    assert lines.said == [
+        "Engine engine: 4 of the trainer's tensors do not lie evenly on its workers, which may be "
+        f"meant: 'a' {skipped}, 'b' {skipped}, 'c' {skipped}, …"
+    ]
+    assert spans(generate(llm, SHORT, 2)) == [("v6", 0, 2)]
+    core.collective_rpc = call
+
+
 def engine(run: Path, models: list[Path]) -> dict[str, Any]:
     import dcr.vllm
 
@@ -232,12 +274,13 @@ def engine(run: Path, models: list[Path]) -> dict[str, Any]:
     found["v2"] = {"long": answers(output), "short": answers(generate(llm, SHORT, 12))}
     check_users(llm, run)
     check_abort(llm, run)
+    check_coverage(llm, run)
     call = Aside(tell, run, "gate-engine", "close", False)  # which nobody lets it do
     time.sleep(0.2)
     llm.llm_engine.engine_core.shutdown()
     with pytest.raises(RuntimeError, match="Cancelled: engine engine has ended"):
         call.result()
-    assert "has ended" in refused(dcr.vllm.sync, llm, label="v5")
+    assert "has ended" in refused(dcr.vllm.sync, llm, label="v7")
     return found
 
 

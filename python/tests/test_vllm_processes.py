@@ -117,6 +117,12 @@ async def check_abort(engine: Any, run: Path) -> None:
     output = await aborted.task
     assert output.outputs[0].finish_reason == "abort"
     await told(run, GATE, "close", False)  # again
+    first, second = (await told(run, GATE, "facts"))["receivers"]
+    await told(run, first, "place", {"cut": [(0, 4)], "whole": [(0, 8)]})
+    await told(run, second, "place", {"cut": [(5, 3)], "whole": [(0, 8)]})
+    with pytest.raises(RuntimeError, match="tensor 'cut': element 4 lies on no rank"):
+        await told(run, GATE, "open", "v3")
+    await told(run, second, "place", {"cut": [(4, 4)], "whole": [(0, 8)]})
     await told(run, GATE, "open", "v3")
     with pytest.raises(RuntimeError, match="engine engine is open, at 'v3'"):
         await told(run, GATE, "open", "v4")

@@ -14,6 +14,8 @@ from dcr.torch.storages import Storages
 
 logger = logging.getLogger("dcr")
 
+_ON_NO_RANK = "lies on no rank"  # so ends what the core says of an element that is nowhere
+
 
 @dataclass(frozen=True)
 class PlacedPart:
@@ -141,6 +143,12 @@ def uneven_tensors(ranks: Sequence[Mapping[str, Placement]]) -> dict[str, str]:
             )
         shares.append([_share(found[name]) for name, _ in tensors])
     return dict(_core.uneven_tensors(tensors, shares))
+
+
+def is_missing(reason: str) -> bool:
+    """Of what `uneven_tensors` says of a tensor: whether ranks take some of its elements, and none
+    takes another."""
+    return reason.endswith(_ON_NO_RANK)
 
 
 def _share(placement: Placement) -> tuple[str, bool, list[tuple[int, list[int], list[int]]]]:

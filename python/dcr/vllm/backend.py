@@ -73,8 +73,13 @@ class DcrWeightTransferEngine(_Base):  # type: ignore[misc]
         status = None if self._receiver is None else self._receiver.status()
         return {"receiver": self._name, "status": status}
 
+    @property
+    def traces(self) -> int:
+        """How often its receiver has traced."""
+        return 0 if self._receiver is None else self._receiver.traces
+
     def placements(self) -> dict[str, Placement]:
-        """For `WorkerExtension`."""
+        """For `WorkerExtension`, and the engine's gate."""
         return {} if self._receiver is None else self._receiver.placements()
 
     def shutdown(self) -> None:
@@ -123,3 +128,15 @@ def start_receiver(worker: Any, engine: str) -> str:
     rank = parallel.data_parallel_rank * parallel.world_size + worker.rank
     name: str = worker.weight_transfer_engine.start(engine, rank)
     return name
+
+
+def traces_of(worker: Any) -> int:
+    """Called in each worker before its engine opens: costs next to nothing."""
+    traces: int = worker.weight_transfer_engine.traces
+    return traces
+
+
+def placements_of(worker: Any) -> dict[str, Placement]:
+    """Called in each worker when one has traced since the last time."""
+    placements: dict[str, Placement] = worker.weight_transfer_engine.placements()
+    return placements

@@ -11,16 +11,20 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError, wait
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dcr.errors import Cancelled, Conflict, Unavailable, Unsupported
 from dcr.run import Gate, Run
 from dcr.vllm.settings import Settings, check_has
 
+if TYPE_CHECKING:
+    from dcr.torch.placed import Placement
+
 # Below vLLM's own, so that it is seen where vLLM's is: requests that wait need an explanation.
 _log = logging.getLogger("vllm.dcr")
 
 _LOOK_SECONDS = 0.1  # between looks whether the run is being closed
+_NAMES_MAX = 3  # of tensors in one line of the log
 
 _TAKES = (
     *("scheduler", "model_executor", "pause_scheduler", "sleep", "set_weight_version"),
@@ -84,6 +88,8 @@ class EngineGate:
         self._users = self._before_sleep = core.scheduler.pause_state
         self._closed = True
         self._acting = False
+        self._traces: list[int] = []  # of the workers, when it was last looked where tensors lie
+        self._missing = ""  # which tensor no worker has all of, as was found then
         self._jobs: set[_Job] = set()
         self._lock = threading.Lock()
         self._ended = False
@@ -303,9 +309,43 @@ class EngineGate:
         self._check_awake()
         if not self._closed:
             raise Conflict(f"engine {self.settings.engine} is open, at {self.label!r}")
+        self._check_coverage()
         self._set_weight_version(label)
         self._reset_caches()
         self.label = label
+
+    def _check_coverage(self) -> None:
+        """All workers together have every element of what they take: no worker sees that alone."""
+        from dcr.vllm.backend import placements_of, traces_of
+
+        traces = self.core.collective_rpc(traces_of)
+        if traces != self._traces:
+            self._missing = self._look_for_missing(self.core.collective_rpc(placements_of))
+            self._traces = traces
+        if self._missing:
+            raise Unavailable(f"engine {self.settings.engine}: {self._missing}")
+
+    def _look_for_missing(self, ranks: "list[dict[str, Placement]]") -> str:
+        from dcr.torch.placed import is_missing, uneven_tensors
+
+        uneven = uneven_tensors(ranks)
+        for name, reason in uneven.items():
+            if is_missing(reason):
+                return (
+                    f"tensor {name!r}: {reason}, though workers take others of it: is the "
+                    "trainer's larger than the engine's?"
+                )
+        if uneven:
+            some = [f"{name!r} ({reason})" for name, reason in list(uneven.items())[:_NAMES_MAX]]
+            _log.warning(
+                "Engine %s: %d of the trainer's tensors do not lie evenly on its workers, which "
+                "may be meant: %s%s",
+                self.settings.engine,
+                len(uneven),
+                ", ".join(some),
+                ", …" if len(uneven) > len(some) else "",
+            )
+        return ""
 
     def _admit(self) -> None:
         try:
