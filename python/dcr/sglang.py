@@ -31,7 +31,7 @@ import torch
 
 from dcr.errors import InvalidArgument, Mismatch, Unsupported
 from dcr.torch.owner import ModelOwner, PreparedRefit
-from dcr.torch.receiver import ModelReceiver
+from dcr.torch.receiver import ModelReceiver, refusals
 from dcr.torch.storages import torch_dtype
 
 __all__ = ["LOAD_FORMAT", "audit", "declaration", "load_weights", "read_needs", "refit"]
@@ -142,12 +142,7 @@ class _Worker:
             owners=values["owners"],
             never_loaded=values["never_loaded"],
         )
-        refused = {}
-        for name, one in self._receiver.prewarm().items():
-            if one.path == "refused":
-                refused[name] = one.reason
-            elif one.collective:
-                refused[name] = "its loader talks to other ranks"
+        refused = refusals(self._receiver.prewarm())
         self._audited = False
         _answer(Path(values["replies"]), {"needs": self._receiver.needs, "refused": refused})
 

@@ -18,7 +18,7 @@ from dcr.torch.checkpoint import CheckpointTensors
 from dcr.torch.placed import is_missing
 from dcr.torch.receiver import tensor_tuples, traced_receiver
 from run_parts import Net, run_directory
-from torch_loaders import Served, all_bytes, checkpoint
+from torch_loaders import Served, all_bytes, checkpoint, group_of_one
 
 
 @pytest.fixture
@@ -71,6 +71,19 @@ def loaded(tmp_path: Path, tensors: dict[str, torch.Tensor]) -> CheckpointTensor
     tmp_path.mkdir(exist_ok=True)
     safetensors.torch.save_file(tensors, tmp_path / "model.safetensors")
     return CheckpointTensors(tmp_path)
+
+
+def test_what_one_worker_cannot_refit_is_refused(tmp_path: Path) -> None:
+    for extra, why in (
+        ("collective", "its loader talks to other ranks"),
+        ("normalized", "an element of a parameter depends on several of the tensor's"),
+    ):
+        module = Served(0, 2, extra)
+        published = tensor_tuples(checkpoint(0, extra))
+        with group_of_one(tmp_path), pytest.raises(errors.Unsupported) as refused:
+            traced_receiver(module, published, None, (), ())
+        assert str(refused.value) == f'tensor "extra" cannot be refitted exactly: {why}'
+        assert refused.value.tensor == "extra"
 
 
 class TakesTheHead(Served):

@@ -16,7 +16,7 @@ import dcr.sglang  # noqa: E402
 from refits import StateOwner, changed  # noqa: E402
 from test_tracer import served  # noqa: E402
 from test_tracer_refits import transition  # noqa: E402
-from torch_loaders import all_bytes, checkpoint  # noqa: E402
+from torch_loaders import Served, all_bytes, checkpoint, group_of_one  # noqa: E402
 
 
 class Worker:
@@ -151,6 +151,13 @@ def test_what_cannot_be_refitted_is_refused(tmp_path: Path) -> None:
     with pytest.raises(dcr.errors.Unsupported, match="'extra' is refused: .*") as refused:
         dcr.sglang.read_needs(tmp_path)
     assert refused.value.tensor == "extra"
+    for reply in tmp_path.iterdir():
+        reply.unlink()
+    worker = Worker(Served(0, 1, "collective"), [dcr.sglang.LOAD_FORMAT])
+    with group_of_one(tmp_path):
+        worker.update_weights_from_tensor(declaration, dcr.sglang.LOAD_FORMAT)
+    with pytest.raises(dcr.errors.Unsupported, match="'extra' is refused: its loader talks to"):
+        dcr.sglang.read_needs(tmp_path)
     worker.model.post_load_weights = lambda: None
     with pytest.raises(dcr.errors.Unsupported, match="Served computes weights of its own"):
         worker.update_weights_from_tensor(declaration, dcr.sglang.LOAD_FORMAT)

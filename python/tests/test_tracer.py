@@ -4,6 +4,7 @@ import copy
 import json
 import pickle
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from interrupts import interrupted_after
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from torch_loaders import Served, all_bytes, checkpoint  # noqa: E402
+from torch_loaders import Served, all_bytes, checkpoint, group_of_one  # noqa: E402
 
 from dcr.torch import ModelReceiver, trace_geometry, uneven_tensors  # noqa: E402
 from dcr.torch.loader import named_tensors  # noqa: E402
@@ -285,6 +286,15 @@ def test_refused_by_reason(extra: str, batch: int) -> None:
 def test_path_by_reason(extra: str, batch: int) -> None:
     _, _, one = prewarm_extra(extra, batch)
     assert (one.path, one.reason) == PATHS[extra]
+
+
+@pytest.mark.parametrize("batch", [1, 256])
+def test_loader_that_talks_to_other_ranks(batch: int, tmp_path: Path) -> None:
+    with group_of_one(tmp_path):
+        _, receiver, one = prewarm_extra("collective", batch)
+    reason = "its loader talks to other ranks"
+    assert (one.path, one.need, one.reason, one.collective) == ("scratch", "any", reason, True)
+    assert [name for name, one in receiver.classes.items() if one.collective] == ["extra"]
 
 
 def test_writes_from_another_thread() -> None:

@@ -2,7 +2,9 @@
 stacks, casts, computed and constant values, and what no receiver can follow."""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -157,6 +159,10 @@ class Served(torch.nn.Module):
     def extra_clipped(self, value: Any) -> None:
         self.extra_parameter.copy_(value.nan_to_num(0.0).clamp(-1, 1))
 
+    def extra_collective(self, value: Any) -> None:
+        torch.distributed.all_reduce(torch.zeros(1))
+        self.extra_parameter.copy_(value)
+
     def extra_row(self, value: Any) -> None:
         self.extra_parameter.copy_(value[1])
 
@@ -165,6 +171,17 @@ class Served(torch.nn.Module):
             self.extra_parameter.copy_(value[:, :3])
         except Exception:
             self.extra_parameter.copy_(value)
+
+
+@contextmanager
+def group_of_one(directory: Path) -> Iterator[None]:
+    """torch.distributed's default group, of this process alone."""
+    store = torch.distributed.FileStore(str(directory / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def random_words(shape: tuple[int, ...], generator: Any, dtype: Any = None) -> Any:

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 import torch
 
 from dcr import _core
-from dcr.errors import InvalidArgument
+from dcr.errors import InvalidArgument, Unsupported
 from dcr.torch.checkpoint import CheckpointTensors
 from dcr.torch.loader import LoadWeights, TorchLoader, named_tensors
 from dcr.torch.placed import Placement, log_placements, placements
@@ -45,6 +45,19 @@ def never_loaded_names(module: torch.nn.Module, patterns: Iterable[str]) -> list
     return sorted(never & set(names))
 
 
+def refusals(classes: Mapping[str, _core.TensorClass]) -> dict[str, str]:
+    """Of what prewarm found, the names that one of an engine's workers cannot refit, and why.
+
+    Loaders that talk to other ranks are among them: each worker would have to call them in the same
+    order as the others, and nothing tells it that order.
+    """
+    return {
+        name: one.reason if one.path == "refused" else "its loader talks to other ranks"
+        for name, one in classes.items()
+        if one.path == "refused" or one.collective
+    }
+
+
 def traced_receiver(
     module: torch.nn.Module,
     tensors: Sequence[tuple[str, str, Sequence[int]]],
@@ -57,7 +70,8 @@ def traced_receiver(
 
     `base`: the checkpoint that the module holds as it was loaded, which it is audited against if it
     has these tensors; whether it was comes beside the receiver, and what makes its placements.
-    Raises `dcr.errors.Mismatch` if it has one of them in another shape.
+    Raises `dcr.errors.Mismatch` if it has one of them in another shape, and
+    `dcr.errors.Unsupported` for what `refusals` names.
     """
     differs = "" if base is None else base.differs(tensors)
     loader = TorchLoader(module, load_weights)
@@ -70,6 +84,8 @@ def traced_receiver(
         threads=1 if loader.torch_operations else 0,
     )
     core.prewarm()
+    for name, why in refusals(dict(zip(core.names, core.classes, strict=True))).items():
+        raise Unsupported(f'tensor "{name}" cannot be refitted exactly: {why}', name)
     log_placements(core)
 
     def placed() -> dict[str, Placement]:
