@@ -4,6 +4,7 @@ import copy
 import os
 import pickle
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -85,6 +86,32 @@ def test_a_run(directory: Path) -> None:
         time.sleep(0.05)
 
 
+def test_the_environment_names_a_run_that_is_nobody_elses(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DCR_RUN", str(directory))
+    before = os.umask(0)  # whose bits would show
+    try:
+        engine = Engine(dcr.run.Run(), "engine", Net(1))
+        model = Net(2)
+        owner = dcr.torch.Owner(model)
+        assert owner.refit("a").version == 1
+        engine.wait_for("a")
+    finally:
+        os.umask(before)
+    assert digest(engine.model) == digest(model)
+    assert dcr.run.Run().path == str(directory)
+    modes = {one: one.lstat().st_mode for one in (directory, *directory.iterdir())}
+    folders = {one for one, mode in modes.items() if stat.S_ISDIR(mode)}
+    assert {one.name for one in folders} >= {"keys", "locks", "logs", "objects", "peers", "sources"}
+    assert {stat.S_IMODE(modes[one]) for one in folders} == {0o700}
+    # The rest lies behind these. Secrets, and what says who takes part, have modes of their own.
+    files = [*directory.glob("keys/*.key"), *directory.glob("peers/*"), *directory.glob("logs/*")]
+    assert {"owner-0.key", "engine.0.key", "coordinator-0.log"} <= {one.name for one in files}
+    for file in (directory / "settings.toml", *files):
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
+
+
 def test_a_handle_and_optimizers(directory: Path) -> None:
     model = Net(2)
     engine = Engine(dcr.run.Run(directory), "engine", Net(1))
@@ -100,7 +127,8 @@ def test_a_handle_and_optimizers(directory: Path) -> None:
     optimizer.step()
     core = dcr.run.Run(directory).core
     operator = dcr._core.RunOperator(core)
-    made = owner, handle, engine.gate._core, engine.receiver._core, core, operator
+    coordinator = dcr._core.RunCoordinator(core, "coordinator-2")
+    made = owner, handle, engine.gate._core, engine.receiver._core, core, operator, coordinator
     for one in made:
         with pytest.raises(TypeError, match="cannot be pickled"):
             pickle.dumps(one)
@@ -111,6 +139,7 @@ def test_a_handle_and_optimizers(directory: Path) -> None:
         refused = 0
         calls = [one.close for one in made if one is not handle]
         calls += [lambda: owner.refit("in a child"), core.committed, lambda: operator.look(0)]
+        calls += [handle.result, handle.done, coordinator.failure]
         try:
             for call in calls:
                 with pytest.raises(RuntimeError, match="made in another process"):
@@ -120,8 +149,9 @@ def test_a_handle_and_optimizers(directory: Path) -> None:
             traceback.print_exc()
         finally:
             os._exit(refused)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == len(made) + 2
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == len(made) + 5
     operator.close()
+    coordinator.close()
     # What is refused changes nothing.
     with pytest.raises(errors.Exists, match="owner-0 takes part in this run already"):
         dcr.torch.Owner(model, run=directory)

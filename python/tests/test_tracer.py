@@ -2,7 +2,9 @@
 
 import copy
 import json
+import os
 import pickle
+import traceback
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -395,6 +397,22 @@ def test_handle_of_one_process() -> None:
     receiver = ModelReceiver(served(0, 1, base), base)
     with pytest.raises(TypeError, match="cannot be pickled or copied"):
         copy.deepcopy(receiver._core)
+    with pytest.raises(TypeError, match="cannot pickle"):
+        pickle.dumps(receiver)
+    calls = (receiver.prewarm, receiver.fingerprint, lambda: receiver.needs, receiver.apply)
+    child = os.fork()
+    if child == 0:
+        refused = 0
+        try:
+            for call in calls:
+                with pytest.raises(RuntimeError, match="made in another process"):
+                    call()
+                refused += 1
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == len(calls)
 
 
 def test_payload_that_is_none() -> None:

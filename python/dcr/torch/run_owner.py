@@ -72,6 +72,7 @@ class RefitHandle:
 
     def __init__(self, owner: "Owner", label: str) -> None:
         self._owner = owner
+        self._process = os.getpid()
         self.label = label
         self._outcome: RefitResult | BaseException | None = None
 
@@ -83,6 +84,7 @@ class RefitHandle:
 
     def done(self) -> bool:
         """Whether `result` would return at once on this rank, but for other ranks."""
+        self._check_process()
         return self._outcome is not None or self._owner._poll(0.0) is not None
 
     def result(self) -> RefitResult:
@@ -91,6 +93,7 @@ class RefitHandle:
         Ctrl-C and other exceptions of the waiting thread end the refit, unless all of it has been
         sent already, and are raised; other ranks raise an error that names this one.
         """
+        self._check_process()
         if self._outcome is None:
             try:
                 self._outcome = self._owner._finish()
@@ -99,6 +102,12 @@ class RefitHandle:
         if isinstance(self._outcome, BaseException):
             raise self._outcome
         return self._outcome
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "the handle of a refit was made in another process: it cannot be used after a fork"
+            )
 
 
 class Owner:
