@@ -60,9 +60,21 @@ def packed_experts(run: Path, model: Path) -> tuple[str, str]:
     return looked, said_by(receiver.audit, tensors)
 
 
-def packed_linear(run: Path, model: Path) -> str:
-    in_process(model, run, dtype="float32")
-    return said_by(tell, run, "engine.0", "prewarm")
+def packed_linear(run: Path, model: Path) -> tuple[str, dict[str, str]]:
+    """What is said of the engine, and of each of its parts by itself."""
+    llm = in_process(model, run, dtype="float32")
+    (parts,) = llm.apply_model(looked_at)
+    return said_by(tell, run, "engine.0", "prewarm"), parts
+
+
+def looked_at(model: Any) -> dict[str, str]:
+    from dcr.vllm import cpu_live
+
+    return {
+        name: said_by(cpu_live.check_live, module)
+        for name, module in model.named_modules()
+        if next(module.children(), None) is None
+    }
 
 
 def fresh(model: Path) -> Any:
@@ -118,8 +130,13 @@ def test_experts_that_are_permuted_are_refused(tmp_path: Path) -> None:
 def test_linear_layers_that_are_packed_are_refused(tmp_path: Path) -> None:
     """F32 ones are on every x86 CPU."""
     (model,) = make_model(tmp_path, 1)
-    said = Child(packed_linear, tmp_path, model).result()
-    assert "Unsupported: model.embed_tokens: vLLM packed the weight after loading" in said
+    said, parts = Child(packed_linear, tmp_path, model).result()
+    packed = {name for name, why in parts.items() if "vLLM packed the weight" in why}
+    layers = ("self_attn.qkv_proj", "self_attn.o_proj", "mlp.gate_up_proj", "mlp.down_proj")
+    linear = {f"model.layers.{number}.{layer}" for number in range(2) for layer in layers}
+    assert linear <= packed <= linear | {"model.embed_tokens", "lm_head"}
+    assert {parts[name] for name in parts.keys() - packed} == {""}
+    assert "vLLM packed the weight after loading" in said and "live_weights" in said
 
 
 def test_live_experts_are_refitted(tmp_path: Path) -> None:
