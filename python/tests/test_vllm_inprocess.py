@@ -95,6 +95,18 @@ def check_start(llm: Any, run: Path) -> None:
     assert facts["base"] == str(run / "seed0")  # it is audited against what it was loaded from
 
 
+def check_refusal(llm: Any, run: Path) -> None:
+    """A worker's receiver takes no part: nothing waits for the gate."""
+    import dcr.vllm
+
+    handle = llm.llm_engine.engine_core.engine_core._dcr_gate.handle
+    handle.refusal = "engine.0 takes no part: layer is packed"
+    said = f"engine engine: the gate stays closed: {handle.refusal}"
+    assert refused(dcr.vllm.sync, llm, label="v0") == f"Unsupported: {said}"
+    assert refused(generate, llm, SHORT, 1) == f"InvalidArgument: {said}"
+    handle.refusal = ""
+
+
 def check_flight(llm: Any, run: Path, models: list[Path]) -> None:
     """A request is kept over a refit, and is computed again with the new weights."""
     import dcr.vllm
@@ -256,6 +268,7 @@ def engine(run: Path, models: list[Path]) -> dict[str, Any]:
 
     llm = in_process(models[0], run, live_weights=True, pause="keep", block_size=32)
     check_start(llm, run)
+    check_refusal(llm, run)
     call = Aside(tell, run, "gate-engine", "open", "v0")
     assert dcr.vllm.sync(llm) == "v0"
     call.result()

@@ -1,7 +1,9 @@
 """From a trainer to vLLM's engines through a run: what a user writes, and nothing else."""
 
 import asyncio
+import contextlib
 import hashlib
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,6 +93,37 @@ def fresh(model: Path) -> Any:
     return state(in_process(model, None))
 
 
+def refit_that_a_user_disturbs(llm: Any, owner: Any, label: str) -> None:
+    """While new weights lie there and are not committed, a user wakes the engine up and resumes
+    it: nothing runs."""
+    import dcr.vllm
+    from dcr.vllm import cpu_live
+
+    core = llm.llm_engine.engine_core.engine_core
+    applied, go_on, repack = threading.Event(), threading.Event(), cpu_live.repack
+
+    def hold(module: Any) -> None:
+        repack(module)
+        applied.set()
+        assert go_on.wait(60)
+
+    cpu_live.repack = hold
+    handle = owner.refit(label, wait=False)
+    while not applied.is_set():
+        with contextlib.suppress(dcr.errors.Unavailable):
+            dcr.vllm.sync(llm, label=label, timeout=0.01)
+    for resume in (llm.wake_up, core.resume_scheduler):  # which resume_generation() calls
+        resume()
+        with pytest.raises(dcr.errors.InvalidArgument, match="the gate is closed"):
+            generate(llm, PROMPT, 1)
+        assert core.is_scheduler_paused() and llm.get_weight_version() != label
+    assert not handle.done()
+    go_on.set()
+    assert dcr.vllm.sync(llm, label=label, timeout=60) == label
+    cpu_live.repack = repack
+    assert handle.result().label == label
+
+
 def same_process(run: Path, model: Path, saved: list[Path]) -> list[Any]:
     """An engine and a trainer in one process."""
     import dcr.run
@@ -102,9 +135,12 @@ def same_process(run: Path, model: Path, saved: list[Path]) -> list[Any]:
     found = []
     for number, directory in enumerate(saved):
         step(trained, number)
-        handle = owner.refit(number, wait=False)
-        assert dcr.vllm.sync(llm, label=str(number), timeout=60) == str(number)
-        assert handle.result().version == number + 1
+        if number == 1:
+            refit_that_a_user_disturbs(llm, owner, str(number))
+        else:
+            handle = owner.refit(number, wait=False)
+            assert dcr.vllm.sync(llm, label=str(number), timeout=60) == str(number)
+            assert handle.result().version == number + 1
         assert llm.get_weight_version() == str(number)
         assert spans(generate(llm, PROMPT, 3)) == [(str(number), 0, 3)]
         found.append(state(llm))
