@@ -149,6 +149,27 @@ def test_import_starts_no_thread_and_no_handler() -> None:
     assert ran.stdout == "1\n"
 
 
+def test_imports_of_adapters_start_no_thread_and_no_handler() -> None:
+    """What PyTorch starts is PyTorch's: it is imported in between."""
+    code = (
+        "import os, signal, sys\n"
+        "def state():\n"
+        "    handlers = [signal.getsignal(s) for s in signal.valid_signals()]\n"
+        "    return handlers, os.listdir('/proc/self/task')\n"
+        "before = state()\n"
+        "import dcr.vllm, dcr.vllm.plugin\n"
+        "assert state() == before\n"
+        "try:\n"
+        "    import torch, torch.distributed.tensor\n"
+        "except ImportError:\n"
+        "    sys.exit()\n"
+        "before = state()\n"
+        "import dcr.torch, dcr.sglang, dcr.vllm.gate, dcr.vllm.inprocess, dcr.vllm.cpu_live\n"
+        "assert state() == before\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_calls_leave_no_thread_and_work_in_a_forked_child(tmp_path: Path) -> None:
     state = {"a": np.arange(1000)}
 

@@ -1,5 +1,6 @@
 """vLLM's plugin where another backend is used, and what the backend `dcr` refuses by name."""
 
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -100,6 +101,7 @@ def test_names(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Settings.of(config) == Settings(
         "somewhere", f"engine-{config.instance_id}", "keep", "wait", False
     )
+    assert pickle.loads(pickle.dumps(Settings.of(config))) == Settings.of(config)
     monkeypatch.setenv("DCR_RUN", "/elsewhere")
     monkeypatch.setattr(config, "additional_config", {"dcr": {"engine": "left", "pause": "wait"}})
     assert Settings.of(config) == Settings("/elsewhere", "left", "wait", "wait", False)

@@ -1,5 +1,6 @@
 """vLLM's own trainer API with the backend dcr."""
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,8 @@ def refits(directory: str) -> list[tuple[int, str, str]]:
 
     engine = Engine(dcr.run.Run(directory), "engine", Net(1))
     model = Net(2)
-    info = DcrTrainerInitInfo(rank=0, run=directory)
+    info = pickle.loads(pickle.dumps(DcrTrainerInitInfo(rank=0, run=directory)))
+    assert info == DcrTrainerInitInfo(rank=0, run=directory)
     with pytest.raises(InvalidArgument, match=r"source=ModuleSource\(model\)"):
         WeightTransferTrainerFactory.trainer_init(info, client=None)
     trainer = WeightTransferTrainerFactory.trainer_init(
