@@ -126,6 +126,9 @@ class ClusterCasesTest(ClusterHarness):
         told = self.local(self.versions[:2], "--owners", "2", "--nodes", "2", "--mode", "async",
                           "--staging", "1")
         self.assertEqual(told["attempts"], 1)
+        (early,) = told["gate_closed_early"]
+        self.assertEqual(early["version"], 1)
+        self.assertRegex(early["reason"], "node-[01]")
 
     def test_a_delta_larger_than_memory(self):
         # 288 MB of changes through owners, nodes and receivers of 256 MiB each.

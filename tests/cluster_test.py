@@ -157,6 +157,29 @@ class ClusterTest(ClusterHarness):
         self.assertEqual(told["bytes_differing"], 1)
         self.assertIn("1 byte differ", text)
 
+    def test_an_engine_that_ends_by_itself(self):
+        # What it starts from is gone when it comes back: it would end again and again.
+        cluster = subprocess.Popen(
+            [cli_test.DCR, "local", "--from", self.versions[0], "--to", self.versions[1],
+             "--to", self.versions[2], "--owners", "1", "--nodes", "1", "--kill",
+             "receiver.0@commit:2"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        lines = []
+        for line in cluster.stderr:
+            lines.append(line)
+            if "version 1 is committed" in line:
+                os.rename(self.versions[0], self.path("gone"))
+        out, _ = cluster.communicate()
+        errors = "".join(lines)
+        self.assertEqual((cluster.returncode, out), (4, ""), errors)
+        self.assertIn("engine-0 was killed, code 9; it is started again", errors)
+        ended = f"engine-0 ended, code 3: dcr receiver: .*{self.versions[0]}.*"
+        again = re.findall(f"(?m)^{ended}; it is started again$", errors)
+        self.assertIn(len(again), (2, 3), errors)
+        third = "for the third time since the last commit"
+        self.assertRegex(lines[-1], f"^dcr local: {ended}, {third}")
+
     def test_no_change(self):
         same = [self.versions[0], self.versions[0]]
         self.assertEqual(self.local(same, "--owners", "2", "--nodes", "1")["payload_bytes"], 0)

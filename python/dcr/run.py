@@ -210,7 +210,7 @@ class Run:
         """Version and label of the weights that are committed now; (0, "") before the first."""
         return self.core.committed()
 
-    def status(self, *, wait: float = 1.0) -> RunStatus:
+    def status(self, *, wait: float = 2.0) -> RunStatus:
         """What is committed, the last attempt, and how engines and members stand.
 
         Waits so many seconds at most for those that do not answer.
@@ -226,8 +226,11 @@ class Run:
         self._as_operator(lambda operator: operator.end_transition())
         return self.committed()
 
-    def restore(self, *, wait: float = 1.0) -> list[str]:
+    def restore(self, *, wait: float = 2.0) -> list[str]:
         """Has each receiver that does not hold what is committed restore it; returns their names.
+
+        Does not wait until they have, for engines of this process may need its thread for it:
+        `status` says how they stand.
 
         Raises `Conflict` while an attempt is active.
         """

@@ -80,7 +80,11 @@ Result<std::vector<std::string>> RunOperator::restore(std::uint64_t wait_ms,
                                                       const CancelToken* cancel) {
   const std::lock_guard<std::mutex> lock(state_->mutex);
   DCR_ASSIGN(const std::unique_ptr<Operator> as, state_->open(cancel));
-  return as->restore(wait_ms);
+  DCR_ASSIGN(const std::vector<Member> behind, as->restore(wait_ms));
+  std::vector<std::string> names;
+  names.reserve(behind.size());
+  for (const Member& receiver : behind) names.push_back(receiver.endpoint.name);
+  return names;
 }
 
 struct RunCoordinator::State {

@@ -23,7 +23,8 @@ constexpr const char* kMonitorAddress = "inproc://monitor";
 
 constexpr int kHandshakeMs = 5'000;  // for strangers; a connection without an outcome ends
 constexpr int kConnectMs = 5'000;
-constexpr int kReconnectMs = 100, kReconnectMsMax = 5'000;
+// Whoever asks waits a moment for answers, and they need the way back.
+constexpr int kReconnectMs = 100, kReconnectMsMax = 1'000;
 constexpr int kHeartbeatMs = 5'000, kHeartbeatTimeoutMs = 15'000;
 // Messages in libzmq's own queues, a connection and direction. What waits, waits in PeerQueues.
 constexpr int kHighWaterMark = 2;

@@ -295,16 +295,16 @@ std::string status_json(const RunStatus& status, const std::vector<EngineStatus>
   return print(json);
 }
 
-std::string abort_json(const ControlRecords& before, const ControlRecords& after) {
+std::string abort_json(bool commit_found, const ControlRecords& after) {
   Json json;
   json["committed_version"] = after.commit.id.version;
-  json["commit_found"] = after.commit.id != before.commit.id;
+  json["commit_found"] = commit_found;
   json["transition"] = transition_of(after.transition);
   return print(json);
 }
 
 std::string restore_json(const std::vector<std::string>& receivers) {
-  return print({{"restoring", receivers}});
+  return print({{"restored", receivers}});
 }
 
 std::string local_json(const LocalResult& result) {

@@ -27,7 +27,7 @@ std::string keygen_json(const std::string& endpoint, const MadeKeys& made,
 std::string run_refit_json(const RefitReport& report);
 std::string status_json(const RunStatus& status, const std::vector<EngineStatus>& engines,
                         const RunCounts& counts);
-std::string abort_json(const ControlRecords& before, const ControlRecords& after);
+std::string abort_json(bool commit_found, const ControlRecords& after);
 std::string restore_json(const std::vector<std::string>& receivers);
 std::string local_json(const LocalResult& result);
 

@@ -25,7 +25,7 @@
 namespace dcr {
 namespace {
 
-constexpr std::uint64_t kStatusWaitMs = 1000;
+constexpr std::uint64_t kStatusWaitMs = 2000;
 constexpr std::uint64_t kWatchMs = 1000;
 constexpr const char* kOfCheckpoints =
     "dcr owner, dcr receiver and dcr refit are for runs of checkpoints";
@@ -225,14 +225,21 @@ Result<Outcome> call_abort(const CommandLine& line, Opened& opened) {
   const Status status = run_coordinator(*opened.context, opened.name, true, {});
   if (!status.ok()) return status;
   DCR_ASSIGN(const ControlRecords after, opened.context->control().read());
+  // Each attempt commits one version at most, and the record says which did.
+  const std::uint64_t attempt = before.transition.attempt;
+  const bool found = attempt != 0 && after.commit.id.baseline >= attempt;
   Outcome outcome;
-  outcome.text = line.json ? abort_json(before, after) : abort_text(before, after);
+  outcome.text = line.json ? abort_json(found, after) : abort_text(found, after);
   return outcome;
 }
 
-Result<Outcome> call_restore(const CommandLine& line, Opened& opened) {
+Result<Outcome> call_restore(const CommandLine& line, Opened& opened, const Say& say) {
   DCR_ASSIGN(const std::unique_ptr<Operator> as, Operator::open(*opened.context, opened.name));
-  DCR_ASSIGN(const std::vector<std::string> names, as->restore(kStatusWaitMs));
+  DCR_ASSIGN(const std::vector<Member> behind, as->restore(kStatusWaitMs));
+  DCR_TRY(as->wait_for_restored(behind, say));
+  std::vector<std::string> names;
+  names.reserve(behind.size());
+  for (const Member& receiver : behind) names.push_back(receiver.endpoint.name);
   Outcome outcome;
   outcome.text = line.json ? restore_json(names) : restore_text(names);
   return outcome;
@@ -311,7 +318,7 @@ Result<Outcome> run_cluster_command(const CommandLine& line, const CancelToken& 
     case Command::kAbort:
       return call_abort(line, *opened);
     default:
-      return call_restore(line, *opened);
+      return call_restore(line, *opened, say);
   }
 }
 

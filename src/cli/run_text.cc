@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <map>
+
 #include "cli/text.h"
 
 namespace dcr {
@@ -37,6 +39,20 @@ std::string engine_text(const EngineStatus& engine, std::uint64_t committed) {
     text += fmt::format(": {} behind", counted(committed - *engine.held, "version"));
   }
   return text;
+}
+
+// "3 constructing, 1 sent".
+std::string states_text(const RunStatus& status, Role role) {
+  std::map<std::string, std::uint64_t> counts;
+  for (const Member& member : status.membership.members) {
+    if (member.role != role) continue;
+    const auto found = status.endpoints.find(member.endpoint.name);
+    ++counts[found == status.endpoints.end() ? "silent" : printable(found->second.state)];
+  }
+  std::vector<std::string> texts;
+  texts.reserve(counts.size());
+  for (const auto& [state, count] : counts) texts.push_back(fmt::format("{} {}", count, state));
+  return fmt::format("{}", fmt::join(texts, ", "));
 }
 
 }  // namespace
@@ -92,23 +108,29 @@ std::string status_line(const RunStatus& status) {
   const ControlRecords& records = status.membership.records;
   const auto leader = status.endpoints.find(records.leader.holder.name);
   std::string text = transition_text(records.transition);
-  if (leader == status.endpoints.end()) return text + "; no leader answers";
-  text += "; " + printable(leader->second.state);
-  if (!leader->second.detail.empty()) text += ": " + printable(leader->second.detail);
+  if (leader == status.endpoints.end()) {
+    text += "; no leader answers";
+  } else {
+    text += "; " + printable(leader->second.state);
+    if (!leader->second.detail.empty()) text += ": " + printable(leader->second.detail);
+  }
+  for (const Role role : {Role::kOwner, Role::kNode, Role::kReceiver, Role::kGate}) {
+    const std::string states = states_text(status, role);
+    if (!states.empty()) text += fmt::format("; {}s: {}", role_name(role), states);
+  }
   return text;
 }
 
-std::string abort_text(const ControlRecords& before, const ControlRecords& after) {
-  if (after.commit.id != before.commit.id) {
-    return fmt::format("a commit was found: {}\n", version_text(after.commit));
-  }
+std::string abort_text(bool commit_found, const ControlRecords& after) {
+  if (commit_found) return fmt::format("a commit was found: {}\n", version_text(after.commit));
   return fmt::format("{}; {} stays committed\n", transition_text(after.transition),
                      version_text(after.commit));
 }
 
 std::string restore_text(const std::vector<std::string>& receivers) {
   if (receivers.empty()) return "every receiver holds the committed version\n";
-  return fmt::format("these restore the committed version: {}\n", fmt::join(receivers, ", "));
+  return fmt::format("these have restored the committed version, and serve it: {}\n",
+                     fmt::join(receivers, ", "));
 }
 
 std::string local_text(const LocalResult& result) {

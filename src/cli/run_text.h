@@ -12,7 +12,8 @@ namespace dcr {
 // Each ends with a newline.
 std::string run_refit_text(const RefitReport& report);
 std::string status_text(const RunStatus& status, const std::vector<EngineStatus>& engines);
-std::string abort_text(const ControlRecords& before, const ControlRecords& after);
+// `commit_found`: the attempt that was to be ended was committed instead.
+std::string abort_text(bool commit_found, const ControlRecords& after);
 std::string restore_text(const std::vector<std::string>& receivers);
 std::string local_text(const LocalResult& result);
 

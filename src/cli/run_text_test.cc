@@ -85,6 +85,39 @@ TEST(RunText, StatusJsonSaysNullWhereNobodyKnows) {
   EXPECT_TRUE(told["kills"].is_null());
 }
 
+TEST(RunText, ProgressShowsEveryStage) {
+  RunStatus status = some_status();
+  EXPECT_EQ(status_line(status),
+            "attempt 5 is active, for version 4, mixed; no leader answers; owners: 1 silent; "
+            "receivers: 1 applies; gates: 1 silent");
+  status.endpoints["coordinator-1"].state = "attempt";
+  status.endpoints["coordinator-1"].detail = "waits for owner-0 to send; 1 of 2 done";
+  status.endpoints["owner-0"].state = "constructing";
+  status.endpoints["engine-0"].state = "closed";
+  Member another;
+  another.endpoint = {"owner-1", 7};
+  another.role = Role::kOwner;
+  status.membership.members.push_back(another);
+  status.endpoints["owner-1"].state = "sent";
+  EXPECT_EQ(status_line(status),
+            "attempt 5 is active, for version 4, mixed; attempt: waits for owner-0 to send; 1 of 2 "
+            "done; owners: 1 constructing, 1 sent; receivers: 1 applies; gates: 1 closed");
+}
+
+TEST(RunText, AnAbortSaysWhichCommitItFound) {
+  ControlRecords after = some_status().membership.records;
+  after.transition.state = AttemptState::kObsolete;
+  EXPECT_EQ(abort_text(false, after),
+            "attempt 5 is obsolete, for version 4, mixed; version 3 (step 3) stays committed\n");
+  EXPECT_EQ(nlohmann::json::parse(abort_json(false, after))["commit_found"], false);
+  after.commit = {{4, 5}, "step 4"};
+  after.transition.state = AttemptState::kCommitted;
+  EXPECT_EQ(abort_text(true, after), "a commit was found: version 4 (step 4)\n");
+  const nlohmann::json told = nlohmann::json::parse(abort_json(true, after));
+  EXPECT_EQ(told["commit_found"], true);
+  EXPECT_EQ(told["committed_version"], 4);
+}
+
 TEST(RunText, ARefitSaysThatItsGatesWereClosedEarly) {
   RefitReport report;
   report.committed = {{4, 6}, "step 4"};

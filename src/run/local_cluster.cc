@@ -18,6 +18,8 @@ constexpr std::uint64_t kLookAgainMs = 10'000;
 constexpr std::uint64_t kLeadsMs = 10'000;
 constexpr std::uint64_t kStatusMs = 200;
 constexpr unsigned kRefitsToOpenMax = 5;
+// What ends by itself so often between two commits would go on so.
+constexpr unsigned kEndsMax = 3;  // "third" below
 constexpr std::uint64_t kEndMs = 5'000;
 constexpr const char* kOperatorName = "operator";
 
@@ -36,6 +38,7 @@ struct Process {
   std::optional<std::uint64_t> stopped_at_ms;
   std::uint64_t stopped_for_ms = 0;  // then it goes on
   std::uint64_t lives = 0;
+  unsigned ends = 0;  // that were nobody else's doing, since the last commit
 };
 
 class LocalCluster {
@@ -51,6 +54,7 @@ class LocalCluster {
     process.log = [this](const std::string&, const std::string& text) { options_.note(text); };
     DCR_ASSIGN(context_, ProcessContext::open(config_, std::move(process)));
     DCR_ASSIGN(operator_, Operator::open(*context_, kOperatorName));
+    operator_->set_cancelled([this] { return !failure_.ok(); });
     DCR_TRY(start_all());
     DCR_TRY(verify(options_.base));
     for (const std::string& version : options_.versions) {
@@ -196,13 +200,27 @@ class LocalCluster {
       if (state == State::kStopped) {
         go_on(process);
       } else if (state == State::kExited || state == State::kKilled) {
-        options_.note(process.name + (state == State::kKilled ? " was killed" : " ended") +
-                      ", code " + std::to_string(process.child->code()) + ": started again");
-        if (state == State::kKilled && take_point(process, false)) ++result_.kills;
-        const Status started = start(process);
-        if (!started.ok()) failure_ = started;
+        start_again(process, state == State::kKilled);
       }
     }
+  }
+
+  void start_again(Process& process, bool killed) {
+    std::string what = process.name + (killed ? " was killed" : " ended") + ", code " +
+                       std::to_string(process.child->code());
+    if (killed) {
+      if (take_point(process, false)) ++result_.kills;
+    } else {
+      const std::vector<std::string> log = lines_of_log(process);
+      if (!log.empty()) what += ": " + log.back();
+      if (++process.ends == kEndsMax) {
+        failure_ = Status(Code::kUnavailable, what + ", for the third time since the last commit");
+        return;
+      }
+    }
+    options_.note(what + "; it is started again");
+    const Status started = start(process);
+    if (!started.ok()) failure_ = started;
   }
 
   void go_on(Process& process) {
@@ -220,19 +238,25 @@ class LocalCluster {
     options_.note(process.name + " goes on");
   }
 
-  // Where the process is stopped, or where it died, by its own last word; end(): not at a point.
-  std::vector<OperationPoint>::iterator reached_point(Process& process, bool pause) {
+  // What its present life, or its last one, has said.
+  std::vector<std::string> lines_of_log(const Process& process) const {
     constexpr std::uint64_t kLogBytesMax = kGiB;
     const std::string life = process.name + "." + std::to_string(process.lives - 1);
     const Result<Bytes> log =
         read_file(posix_file_system(), join_path(options_.directory, life + ".log"), kLogBytesMax);
+    std::vector<std::string> lines;
+    if (!log.ok()) return lines;
+    std::istringstream in(std::string(log->begin(), log->end()));
+    for (std::string line; std::getline(in, line);) lines.push_back(line);
+    return lines;
+  }
+
+  // Where the process is stopped, or where it died, by its own last word; end(): not at a point.
+  std::vector<OperationPoint>::iterator reached_point(Process& process, bool pause) {
+    const std::string head = std::string(kReachedPoint) + ": ";
     std::string last;
-    if (log.ok()) {
-      const std::string head = std::string(kReachedPoint) + ": ";
-      std::istringstream lines(std::string(log->begin(), log->end()));
-      for (std::string line; std::getline(lines, line);) {
-        if (line.starts_with(head)) last = line.substr(head.size());
-      }
+    for (const std::string& line : lines_of_log(process)) {
+      if (line.starts_with(head)) last = line.substr(head.size());
     }
     return std::find_if(process.points.begin(), process.points.end(),
                         [&](const OperationPoint& point) {
@@ -283,7 +307,8 @@ class LocalCluster {
       options_.note("an engine waits for a baseline: the same weights are refitted again");
       DCR_TRY(refit(options_.versions.back()));
     }
-    return {Code::kUnavailable, "some engine did not open its gate"};
+    return {Code::kUnavailable, "after " + std::to_string(kRefitsToOpenMax) +
+                                    " more refits an engine still waits for a baseline"};
   }
 
   std::vector<std::string> all_engines() const {
@@ -309,8 +334,10 @@ class LocalCluster {
   }
 
   Status verify(const std::string& path) {
-    DCR_ASSIGN(const EnginesReport report, verify_once(path));
+    const Result<EnginesReport> verified = verify_once(path);
     DCR_TRY(failure_);
+    DCR_TRY(verified.status());
+    const EnginesReport& report = *verified;
     result_.bytes_compared += report.bytes_compared;
     result_.bytes_differing += report.bytes_differing;
     result_.reads = report.reads;
@@ -360,6 +387,7 @@ class LocalCluster {
     result_.attempts += report->attempts;
     result_.payload_bytes += report->payload_bytes;
     result_.committed = report->committed;
+    for (Process& process : processes_) process.ends = 0;
     options_.note("version " + std::to_string(report->committed.id.version) + " is committed");
     return verify(path);
   }

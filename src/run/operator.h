@@ -56,6 +56,13 @@ struct EngineStatus {
 // name.
 std::vector<EngineStatus> engines_of(const RunConfig& config, const RunStatus& status);
 
+// What of `receivers`, which were barred while `version` was committed, is not as a restore leaves
+// it: they hold that version or a later one, and their engines' gates are open. In words, none if
+// all are.
+std::vector<std::string> restore_waits_for(const RunStatus& status,
+                                           const std::vector<Member>& receivers,
+                                           std::uint64_t version);
+
 struct EnginesReport {
   std::uint64_t engines = 0;
   std::uint64_t bytes_compared = 0;
@@ -99,11 +106,22 @@ class Operator {
   Result<EnginesReport> verify(const std::string& path, const std::vector<std::string>& engines,
                                std::uint64_t wait_ms, const std::function<void()>& idle);
 
-  // Bars every receiver that does not hold K: they come back in a new life, restore, and open their
-  // gates. Returns their names. Error kConflict: an attempt is active.
-  Result<std::vector<std::string>> restore(std::uint64_t wait_ms);
+  // Bars every receiver that does not hold K, so that they come back in a new life and restore it,
+  // and returns them, and those of the configuration that take no part at present, which do so when
+  // they come. Waits for answers for at most `wait_ms`: who is silent is behind. Error kConflict:
+  // an attempt is active.
+  Result<std::vector<Member>> restore(std::uint64_t wait_ms);
+
+  // Waits until receivers that restore() returned hold K, or what is committed meanwhile, and their
+  // engines' gates are open. `waits` is told what for whenever that is something else; may be
+  // empty. Errors: kConflict, owners have no baseline to send; kUnavailable, all restore_ms have
+  // passed, naming what was waited for; kCancelled.
+  Status wait_for_restored(const std::vector<Member>& receivers,
+                           const std::function<void(const std::string& what)>& waits);
 
  private:
+  // As a leader for a moment. Error kConflict: an attempt is active.
+  Status bar(const std::vector<Endpoint>& endpoints);
   // Sends a command again and again until all of `to` have answered for good.
   Result<std::map<std::string, OperatorReply>> command(OperatorCommand command,
                                                        const std::vector<std::string>& to,
