@@ -1,5 +1,5 @@
 // The yardstick of every size: what a perfect coder would need that knows nothing but how many
-// elements change and how often each value occurs (DESIGN §6 "Entropy").
+// elements change and how often each value occurs (docs/TESTING.md "Benchmarks").
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // What every control plane does alike: each operation's conditions and effects, one by one; joins
-// and bars are in control_membership_conformance.h. A store passes by running these cases (DESIGN
-// §8 rules 1, 2, 5, 6, 7).
+// and bars are in control_membership_conformance.h. A store passes by running these cases
+// (docs/PROTOCOL.md rules 1, 2, 4, 6 and 7).
 #pragma once
 
 #include <gtest/gtest.h>

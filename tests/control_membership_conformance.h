@@ -1,5 +1,5 @@
-// What every control plane does alike, continued: who joins, waits, is admitted and barred (DESIGN
-// §8 rule 6).
+// What every control plane does alike, continued: who joins, waits, is admitted and barred
+// (docs/PROTOCOL.md rule 6).
 #pragma once
 
 #include "tests/control_conformance.h"

@@ -1,5 +1,6 @@
-// The control plane (paper Appendix B; DESIGN §8 rules 1, 2, 5, 6, 7): the few records that decide
-// which weights are committed, which attempt may change that, who leads, and who takes part.
+// The control plane (paper Appendix B; docs/PROTOCOL.md rules 1, 2, 4, 6 and 7): the few records
+// that decide which weights are committed, which attempt may change that, who leads, and who takes
+// part.
 //
 // Every operation is one transaction: it checks what its comment says it requires and either does
 // all of what it says, durably, or changes nothing. No operation reads a clock and nothing expires.

@@ -1,4 +1,4 @@
-// Weights in the memory of an accelerator (DESIGN §7 "Device memory"): of a trainer rank, for
+// Weights in the memory of an accelerator (docs/ARCHITECTURE.md "Devices"): of a trainer rank, for
 // EmbeddedOwner, and of a serving rank, for EmbeddedReceiver.
 //
 //   auto device = dcr::StagedDevice::open("libdcr_device.so", 0);    // CUDA's device 0

@@ -37,7 +37,7 @@ constexpr const char* encoding_name(Encoding encoding) {
   return "unknown";
 }
 
-// What an attempt sends (paper §6.3; DESIGN §8 rule 4).
+// What an attempt sends (paper §6.3; docs/PROTOCOL.md rule 4).
 enum class AttemptMode : std::uint8_t {
   kMixed = 0,      // changes, each coded as its path allows
   kOverwrite = 1,  // changes, all as new bits: a retry
@@ -57,8 +57,8 @@ constexpr const char* attempt_mode_name(AttemptMode mode) {
   return "unknown";
 }
 
-// What is asked of owners for a canonical tensor, by one receiver or by several together (DESIGN
-// §7).
+// What is asked of owners for a canonical tensor, by one receiver or by several together
+// (docs/TRACING.md "Paths, and what is refused").
 enum class Need : std::uint8_t {
   kAny,
   kOverwrite,  // no xor, no add

@@ -33,7 +33,7 @@ namespace dcr {
 
 class CancelToken;
 
-// A strided rectangle of elements and where it goes (DESIGN §4): element (i0, i1, …) of it lies at
+// A strided rectangle of elements and where it goes: element (i0, i1, …) of it lies at
 // source_offset + Σ i_d · source_stride_d of one tensor, flat and row major, and at
 // destination_offset + Σ i_d · destination_stride_d of another. Counts are elements. No dimensions:
 // one element.
@@ -129,7 +129,7 @@ struct OwnerCall {
 
 using RunId = std::array<std::uint8_t, 16>;
 
-// One attempt at a transition (paper §6.3; DESIGN §8 rule 4).
+// One attempt at a transition (paper §6.3; docs/PROTOCOL.md rule 4).
 struct OwnerAttempt {
   RunId run{};
   std::uint64_t attempt = 0;
@@ -211,8 +211,8 @@ class EmbeddedOwner {
   Status commit(std::uint64_t version, const OwnerCall& call = {});
   // The attempt will not be committed; the next may be about the same candidate.
   void drop_attempt();
-  // Sends the baseline whole, for receivers that restore `version` (DESIGN §8 rule 7). kMismatch:
-  // the baseline is of another version, or void.
+  // Sends the baseline whole, for receivers that restore `version` (docs/ARCHITECTURE.md "One refit
+  // at its owners"). kMismatch: the baseline is of another version, or void.
   Result<OwnerResult> restore(const RunId& run, std::uint64_t attempt, std::uint64_t version,
                               PayloadSink& sink, const OwnerCall& call = {});
   // At most 2,048 words of the baseline, drawn by `seed`, as one payload of at most 32 KiB that

@@ -1,5 +1,5 @@
-// The interfaces through which the outside reaches the core (DESIGN §3b): where payloads go, where
-// weights are read from and written to, how a serving runtime loads, how a trainer converts.
+// The interfaces through which the outside reaches the core: where payloads go, where weights are
+// read from and written to, how a serving runtime loads, how a trainer converts.
 //
 // Weights reach the core through SourceMemory and TargetMemory only. Both name memory by storage
 // ids and views, so that it may lie on a device or in another process; the host buffers here are

@@ -35,7 +35,8 @@
 
 namespace dcr {
 
-// How a tensor gets to the parameters (paper §6.1, Appendix A.2; DESIGN §7).
+// How a tensor gets to the parameters (paper §6.1, Appendix A.2; docs/TRACING.md "Paths, and what
+// is refused").
 enum class TensorPath : std::uint8_t {
   kTraced,   // items go straight through the placement
   kScratch,  // the loader is called over placeholders and entries
@@ -57,8 +58,8 @@ struct TensorClass {
   std::uint64_t bytes = 0;  // of parameters, that its elements reach; 0 if skipped or refused
 };
 
-// Where some of a tensor's elements lie on this rank (DESIGN §4): element (i0, i1, …) of a
-// rectangle is word offset + Σ i·stride of the canonical tensor, and of the storage.
+// Where some of a tensor's elements lie on this rank: element (i0, i1, …) of a rectangle is word
+// offset + Σ i·stride of the canonical tensor, and of the storage.
 struct PlacedBox {
   struct Dimension {
     std::uint64_t size = 1;

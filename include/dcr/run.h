@@ -1,8 +1,8 @@
-// Taking part in a run (paper §7; DESIGN §8, §10): a trainer rank as an owner, a serving rank as a
-// receiver, an engine by its request gate. One directory is all that a run on one machine needs;
-// its coordinators and its node's agent are processes that members start where they are missing.
-// A run on several machines has a file that lists its endpoints (docs/CLI.md "The file of a run");
-// its coordinators and nodes are started by whoever operates it.
+// Taking part in a run (paper §7; docs/PROTOCOL.md; docs/RUN_DIRECTORY.md): a trainer rank as an
+// owner, a serving rank as a receiver, an engine by its request gate. One directory is all that a
+// run on one machine needs; its coordinators and its node's agent are processes that members start
+// where they are missing. A run on several machines has a file that lists its endpoints
+// (docs/CLI.md "The file of a run"); its coordinators and nodes are started by whoever operates it.
 //
 //   auto run = dcr::RunSession::open("/run/dcr", {.program = "/usr/bin/dcr"});
 //   auto owner = dcr::RunOwner::join(*run, *embedded_owner);      // in each trainer rank
@@ -201,7 +201,7 @@ struct GateWork {
   bool fail_requests = false;  // if it closes, rather than wait for requests that run
 };
 
-// An engine's request gate in a run (DESIGN §8 rule 5). Thread-safe.
+// An engine's request gate in a run (docs/PROTOCOL.md "Gate"). Thread-safe.
 class RunGate {
  public:
   // Closed until the first work says otherwise. Errors: kInvalidArgument without receivers; as

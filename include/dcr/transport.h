@@ -1,6 +1,6 @@
-// How payloads get from owners to rollout nodes (paper §7.1; DESIGN §8 rules 3, 9, 10, §9). Each
-// payload has an exact key (run, attempt, owner, number), is written once, and is asked for by that
-// key: nothing depends on a listing or on a notice. After its last payload an owner sends one
+// How payloads get from owners to rollout nodes (paper §7.1; docs/ARCHITECTURE.md "Transport").
+// Each payload has an exact key (run, attempt, owner, number), is written once, and is asked for by
+// that key: nothing depends on a listing or on a notice. After its last payload an owner sends one
 // *end*, which counts them all and says their sizes and digests.
 //
 // A transport moves bytes and keeps them apart; it doesn't look into payloads, whose receivers

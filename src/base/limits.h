@@ -30,7 +30,7 @@ inline constexpr std::uint64_t kJsonDepthMax = 8;
 inline constexpr std::uint64_t kJsonStringBytesMax = 16 * kMiB;  // as written, escapes included
 
 // Items and payloads.
-inline constexpr std::uint64_t kItemElementsMax = std::uint64_t{1} << 24;  // DESIGN: at most 2^24
+inline constexpr std::uint64_t kItemElementsMax = std::uint64_t{1} << 24;  // docs/FORMAT.md "Items"
 // What a reader keeps of so many items stays below 64 MiB.
 inline constexpr std::uint64_t kItemsPerPayloadMax = std::uint64_t{1} << 17;
 inline constexpr std::uint64_t kRunsPerPayloadMax = std::uint64_t{1} << 24;

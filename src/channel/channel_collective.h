@@ -1,6 +1,6 @@
-// The Collective of owners in processes of their own (DESIGN §8 rule 12), over a channel: keys, an
-// allow-list and bounded queues as for control messages, and a socket of its own, so that parts
-// hold up no control message.
+// The Collective of owners in processes of their own (docs/ARCHITECTURE.md "Channel"), over a
+// channel: keys, an allow-list and bounded queues as for control messages, and a socket of its own,
+// so that parts hold up no control message.
 //
 // Owners meet: to initialise their baselines, in each attempt, and once more when it is committed.
 // Every message says which meeting it is of and which life of which process it is from and for, so

@@ -1,4 +1,4 @@
-// Items (DESIGN §6, docs/FORMAT.md "Items"): one owner's entries for one box of one tensor.
+// Items (docs/FORMAT.md "Items"): one owner's entries for one box of one tensor.
 #pragma once
 
 #include <cstdint>

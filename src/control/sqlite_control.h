@@ -47,7 +47,8 @@ class SqliteControl : public ControlPlane {
 
   // The process that held the lock during the whole of the last operation that it made fail.
   std::optional<LockHolder> stuck();
-  // Ends it, and says whether it did (DESIGN §8 rule 2). Its unfinished transaction is undone.
+  // Ends it, and says whether it did (docs/ARCHITECTURE.md "The control plane"). Its unfinished
+  // transaction is undone.
   Result<bool> kill_stuck();
 
   Result<ControlRecords> read() override;

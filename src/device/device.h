@@ -1,6 +1,6 @@
 // An accelerator as DCR uses it: one stream of work on one device, memory on it, and the few
-// operations on words that refits need (DESIGN §7 "Device memory"). CUDA's is a shared object of
-// its own, loaded when a device is first used (device/load_device.h).
+// operations on words that refits need (docs/ARCHITECTURE.md "Devices"). CUDA's is a shared object
+// of its own, loaded when a device is first used (device/load_device.h).
 //
 // Everything goes onto the stream in the order of the calls and may end later; wait() and
 // synchronize() end it. The calling thread's current device stays what it was, if anybody has used

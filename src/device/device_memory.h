@@ -1,4 +1,4 @@
-// A serving rank's weights in a device's memory (DESIGN §7 "Device memory").
+// A serving rank's weights in a device's memory (docs/ARCHITECTURE.md "Devices").
 #pragma once
 
 #include <cstdint>

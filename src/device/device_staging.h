@@ -1,6 +1,6 @@
 // The two pinned buffers that everything to and from a device passes through, and their twins on
 // the device, all of a fixed size and allocated here once: nothing else is in proportion to a
-// tensor (DESIGN §7 "Device memory").
+// tensor (docs/ARCHITECTURE.md "Devices").
 //
 // They are cut into slices, which are used from both in turn. A thread takes one, puts the work on
 // it onto the device's stream, which is all that it does in turn with others, and waits for that

@@ -1,5 +1,5 @@
-// What of a payload stream has come to a receiver, in declared order (DESIGN §8 rule 9), and the
-// credit that it gives its node. Counts only; the payloads themselves are the receiver's.
+// What of a payload stream has come to a receiver, in declared order (docs/PROTOCOL.md rule 8), and
+// the credit that it gives its node. Counts only; the payloads themselves are the receiver's.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// The coordinator (paper Algorithm B.2, B.1; DESIGN §8): follows the leader until that stands
-// still, then leads: waits for every owner's candidate, and drives attempts until one is committed.
+// The coordinator (paper Algorithm B.2, B.1; docs/PROTOCOL.md "Coordinator"): follows the leader
+// until that stands still, then leads: waits for every owner's candidate, and drives attempts until
+// one is committed.
 //
 // A takeover is nothing special: claiming makes an active attempt obsolete; the new leader stops it
 // wherever it is bound, and owners, which still wait, are asked for the next one.

@@ -1,4 +1,4 @@
-// Leadership: following, claiming, taking over, losing, aborting (DESIGN §8 rule 2).
+// Leadership: following, claiming, taking over, losing, aborting (docs/PROTOCOL.md rule 2).
 #include "protocol/test_coordinator.h"
 
 namespace dcr {

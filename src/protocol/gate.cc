@@ -250,7 +250,7 @@ void Gate::follow_session() {
                                                  std::to_string(incarnation()) + ") is barred")});
 }
 
-// An old whole version is served for a while at most (DESIGN §8 rule 6).
+// An old whole version is served for a while at most (docs/PROTOCOL.md "Gate").
 void Gate::watch_membership() {
   if (state_ != State::kOpen || now_ < confirmed_at_ + options_.waits.membership_ms) return;
   DCR_PROBE("a gate cannot show any more that it may be open");

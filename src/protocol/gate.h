@@ -1,5 +1,5 @@
-// An engine's request gate (DESIGN §8 rule 5): the set of receivers that serve a request together
-// opens to requests only on evidence. Starts closed.
+// An engine's request gate (docs/PROTOCOL.md rule 5, "Gate"): the set of receivers that serve a
+// request together opens to requests only on evidence. Starts closed.
 //
 // It opens when one linearizable read of the control plane shows K = (v, g) and, for every receiver
 // of the engine, the incarnation that proved to this incarnation of the gate that it holds (v, g)

@@ -1,5 +1,5 @@
-// A receiver's side of its engine's gate (DESIGN §8 rule 5): closes it before anything is written,
-// proves a version after. What it says is repeated until the gate has it.
+// A receiver's side of its engine's gate (docs/PROTOCOL.md "Gate"): closes it before anything is
+// written, proves a version after. What it says is repeated until the gate has it.
 //
 // Closed means: the gate, in whichever incarnation it lives, answered the newest GateClose, and
 // nothing was proven since. A gate that starts anew starts closed and knows no proof.

@@ -1,4 +1,4 @@
-// An engine's gate (DESIGN §8 rules 5 and 6).
+// An engine's gate (docs/PROTOCOL.md "Gate").
 #include "protocol/gate.h"
 
 #include <gtest/gtest.h>

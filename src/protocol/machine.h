@@ -1,7 +1,7 @@
-// What all machines of the protocol share (DESIGN §8): they are pure. `step` takes one event and
-// the time, changes the machine's state and appends effects; shells and the simulator carry effects
-// out and bring their answers as events. Nothing else happens: no I/O, no clock, no thread, no
-// randomness; the same events give the same effects.
+// What all machines of the protocol share (docs/PROTOCOL.md): they are pure. `step` takes one event
+// and the time, changes the machine's state and appends effects; shells and the simulator carry
+// effects out and bring their answers as events. Nothing else happens: no I/O, no clock, no thread,
+// no randomness; the same events give the same effects.
 //
 // Rules for whoever carries effects out:
 //   - Messages may be lost, repeated and reordered. Control calls and work are each answered
@@ -62,12 +62,12 @@ struct Ended {
   Status status;
 };
 
-// The table of waits (DESIGN §8 rule 8; docs/PROTOCOL.md "Waits"). Milliseconds.
+// The table of waits (docs/PROTOCOL.md "Waits"). Milliseconds.
 struct Waits {
   Milliseconds repeat_ms = 200;        // a message that is not answered is sent again
   Milliseconds look_ms = 500;          // records are read again by who waits for a change in them
   Milliseconds beat_ms = 500;          // the leader's
-  Milliseconds leader_ms = 3'000;      // without a beat it is called dead (T of rule 2)
+  Milliseconds leader_ms = 3'000;      // without a beat it is called dead
   Milliseconds prepare_ms = 30'000;    // Prepare → Prepared
   Milliseconds send_ms = 1'800'000;    // Prepared → Sent, without progress
   Milliseconds drain_ms = 120'000;     // CloseGate → GateClosed

@@ -1,4 +1,4 @@
-// Control messages between the parts of a run (paper Table B.1; DESIGN §8; docs/PROTOCOL.md). They
+// Control messages between the parts of a run (paper Table B.1; docs/PROTOCOL.md "Messages"). They
 // may be lost, repeated, delayed and reordered at will: every machine repeats what it waits for,
 // and takes what it did already as done. An envelope around each says run, sender and addressee,
 // both with their incarnations; a message of another run or incarnation never gets here.
@@ -28,7 +28,7 @@ inline constexpr std::uint64_t kMessageTextBytesMax = 4096;  // of a reason; lon
 inline constexpr std::uint64_t kMessageTensorsMax = std::uint64_t{1} << 21;
 inline constexpr std::uint64_t kMessageDigestsMax = std::uint64_t{1} << 19;
 
-// Payload streams (DESIGN §8 rule 9): those of attempts, and those that bring the committed
+// Payload streams (docs/PROTOCOL.md "Node"): those of attempts, and those that bring the committed
 // baseline to a receiver which restores. Each kind has keys of its own.
 struct StreamId {
   bool restore = false;
@@ -133,7 +133,7 @@ struct Look {
 };
 
 // An asynchronous attempt had to close gates before everything was staged, and went on as a
-// synchronous one (DESIGN §8 rule 10: `gate_closed_early`).
+// synchronous one (docs/PROTOCOL.md "Coordinator": `gate_closed_early`).
 struct EarlyClose {
   std::string reason;          // names the node
   std::uint64_t after_ms = 0;  // since the attempt was prepared
@@ -237,7 +237,7 @@ struct OwnerEnd {
   std::uint64_t payloads = 0;
   bool operator==(const OwnerEnd&) const = default;
 };
-// Announces a decoded payload, which the node hands over beside it (a sealed descriptor, rule 11).
+// Announces a decoded payload, which the node hands over beside it (a sealed descriptor).
 struct PayloadReady {
   StreamId stream;
   std::uint32_t owner = 0;
@@ -251,7 +251,7 @@ struct StreamFailed {
   bool operator==(const StreamFailed&) const = default;
 };
 
-// ---- restores and base proofs: receivers → owners and back (DESIGN §8 rule 7)
+// ---- restores and base proofs: receivers → owners and back (docs/PROTOCOL.md "Receiver")
 
 // Send the committed baseline `version`, whole, under the restore stream version + 1. Repeated.
 struct RestoreRequest {
@@ -289,7 +289,7 @@ struct Sample {
   bool operator==(const Sample&) const = default;
 };
 
-// ---- a receiver and its engine's gate (DESIGN §8 rule 5)
+// ---- a receiver and its engine's gate (docs/PROTOCOL.md "Gate")
 
 // Close and drain: the sender is about to write. Voids what it proved under lower sequences, which
 // grow with every GateClose and GateProof of an incarnation. Repeated.

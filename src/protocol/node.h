@@ -1,4 +1,4 @@
-// A rollout node's agent (DESIGN §8 rules 9–11): fetches each payload once, has it validated and
+// A rollout node's agent (docs/PROTOCOL.md "Node"): fetches each payload once, has it validated and
 // decoded once, stages it, and hands it to the node's receivers as they give credit. Data path
 // only: what to apply, and when, receivers hear from the coordinator.
 #pragma once

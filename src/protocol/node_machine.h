@@ -24,7 +24,7 @@ class NodeEndpoint::Machine {
  private:
   using State = NodeStream::Payload::State;
 
-  // The attempt of rule 3's `current`.
+  // The attempt of `current` (docs/PROTOCOL.md rule 3).
   struct Current {
     std::uint64_t attempt = 0;
     bool asynchronous = false;

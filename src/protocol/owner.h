@@ -1,4 +1,4 @@
-// The protocol's side of an owner (paper Table B.1, B.2; DESIGN §8 rules 3, 4, 7): takes the
+// The protocol's side of an owner (paper Table B.1, B.2; docs/PROTOCOL.md "Owner"): takes the
 // trainer's refits, constructs and sends an attempt's payloads, updates the baseline when the
 // commit record says so, and sends the baseline to receivers that restore.
 #pragma once

@@ -25,7 +25,7 @@ class OwnerEndpoint::Machine {
  private:
   using Kind = OwnerWorkDone::Kind;
 
-  // The attempt of rule 3's `current`, with what became of it here.
+  // The attempt of `current` (docs/PROTOCOL.md rule 3), with what became of it here.
   struct Current {
     Prepare prepare;
     OwnerBinding binding;    // this owner's

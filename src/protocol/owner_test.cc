@@ -500,7 +500,7 @@ TEST_F(OwnerEndpointTest, DoesNotKnowWhatLaterAttemptsHide) {
   EXPECT_EQ(owner->take_work<RefitFinished>().status.code(), Code::kUnknownOutcome);
 }
 
-// ---- restores and base proofs (rule 7)
+// ---- restores and base proofs (docs/PROTOCOL.md "Owner")
 
 TEST_F(OwnerEndpointTest, SendsTheCommittedBaselineOnce) {
   refit();

@@ -1,5 +1,6 @@
-// The protocol's side of a receiver (paper B.1, B.2; DESIGN §8 rules 3–7, 11): proves or restores
-// the committed version, joins, applies attempts while its gate is closed, and says what it holds.
+// The protocol's side of a receiver (paper B.1, B.2; docs/PROTOCOL.md "Receiver"): proves or
+// restores the committed version, joins, applies attempts while its gate is closed, and says what
+// it holds.
 //
 // It closes its gate whenever it gets an incarnation, and writes to parameters only while it knows
 // the gate to be closed. An incarnation that finds itself barred, or whose restore was overtaken,

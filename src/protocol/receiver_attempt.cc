@@ -1,5 +1,5 @@
-// Attempts at a receiver: fences, what may be accepted, gate, application, stop (DESIGN §8 rules 3
-// and 4).
+// Attempts at a receiver: fences, what may be accepted, gate, application, stop (docs/PROTOCOL.md
+// "Receiver").
 #include <algorithm>
 #include <utility>
 

@@ -1,4 +1,4 @@
-// Attempts at a receiver (DESIGN §8 rules 3 and 4; paper B.1, B.2).
+// Attempts at a receiver (docs/PROTOCOL.md "Receiver"; paper B.1, B.2).
 #include "protocol/test_receiver.h"
 
 namespace dcr {

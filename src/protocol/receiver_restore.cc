@@ -1,5 +1,5 @@
-// How a receiver gets a version that it can prove (DESIGN §8 rule 7): the base, by digests of what
-// it loaded, or K, whole, from the owners' baselines.
+// How a receiver gets a version that it can prove (docs/PROTOCOL.md "Receiver"): the base, by
+// digests of what it loaded, or K, whole, from the owners' baselines.
 #include <algorithm>
 #include <utility>
 

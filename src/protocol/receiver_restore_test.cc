@@ -1,4 +1,4 @@
-// Proofs of the base and restores (DESIGN §8 rules 6 and 7).
+// Proofs of the base and restores (docs/PROTOCOL.md "Receiver").
 #include "protocol/test_receiver.h"
 
 namespace dcr {

@@ -1,4 +1,4 @@
-// An incarnation's life: enrolment, gate, membership (DESIGN §8 rules 5 and 6).
+// An incarnation's life: enrolment, gate, membership (docs/PROTOCOL.md "Receiver").
 #include "protocol/receiver.h"
 
 #include "protocol/test_receiver.h"

@@ -1,6 +1,6 @@
 // A receiver that takes no part, because its engine's weights cannot be refitted exactly or because
 // something of it failed for good: says so, and why, to its engine's gate, which stays closed, and
-// to whoever leads, so that no refit waits for it (DESIGN §7, §8 rule 8). It never joins.
+// to whoever leads, so that no refit waits for it (docs/PROTOCOL.md "Receiver"). It never joins.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// A receiver that takes no part says so (DESIGN §7).
+// A receiver that takes no part says so (docs/PROTOCOL.md "Receiver").
 #include "protocol/refused_receiver.h"
 
 #include <gtest/gtest.h>

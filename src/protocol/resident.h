@@ -1,5 +1,5 @@
-// What lies in a receiver's storage, and which attempts make it exact (DESIGN §8 rule 4): a whole
-// version, a mixture that began with one, or nobody knows what.
+// What lies in a receiver's storage, and which attempts make it exact (docs/PROTOCOL.md
+// "Receiver"): a whole version, a mixture that began with one, or nobody knows what.
 #pragma once
 
 #include <cstdint>

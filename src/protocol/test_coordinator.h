@@ -1,6 +1,6 @@
 // Coordinators over the reference control plane, with scripted owners, nodes and receivers, in
-// virtual time. Scripted endpoints follow the fences of DESIGN §8 rule 3 and say what they must;
-// a test's script may do otherwise.
+// virtual time. Scripted endpoints follow the fences of docs/PROTOCOL.md rule 3 and say what they
+// must; a test's script may do otherwise.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-// The items of one attempt, so that no element comes twice (DESIGN §7 "Ingest").
+// The items of one attempt, so that no element comes twice (docs/ARCHITECTURE.md "One attempt, at a
+// receiver").
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// Proof of a base checkpoint without a restore (DESIGN §8 rule 7): owners publish a digest of each
-// box that they own, the receiver recomputes them from the checkpoint that it loaded and audited.
+// Proof of a base checkpoint without a restore (docs/PROTOCOL.md "Receiver"): owners publish a
+// digest of each box that they own, the receiver recomputes them from the checkpoint that it loaded
+// and audited.
 #pragma once
 
 #include <span>

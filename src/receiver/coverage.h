@@ -1,4 +1,5 @@
-// Which bytes loads write: no byte twice, and every parameter byte once (DESIGN §7).
+// Which bytes loads write: no byte twice, and every parameter byte once (docs/ARCHITECTURE.md "One
+// attempt, at a receiver").
 #pragma once
 
 #include <cstdint>

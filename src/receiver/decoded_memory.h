@@ -1,6 +1,6 @@
 // A decoded payload in one block of memory, as a node hands it to the receivers of its machine
-// (DESIGN §8 rule 11). Not a format of files or networks: it lives as long as the two processes,
-// and both are of one build.
+// (docs/ARCHITECTURE.md "Processes"). Not a format of files or networks: it lives as long as the
+// two processes, and both are of one build.
 //
 // All numbers are little-endian. A head: magic "DCRDECOD", u32 version 0, u32 items, u64 bytes of
 // the whole; the payload's header: run, u64 attempt, u32 owner, u32 owners, u64 number, u64 base

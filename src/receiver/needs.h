@@ -1,5 +1,5 @@
 // What receivers ask of owners together, and what the ranks of one engine settle among themselves
-// before they do (DESIGN §7 "What a receiver asks for", "Collectives in a loader").
+// before they do (docs/TRACING.md "Paths, and what is refused").
 #pragma once
 
 #include <cstdint>

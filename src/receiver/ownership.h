@@ -1,4 +1,5 @@
-// Which owner may send which elements (DESIGN §7 "Ingest"): published once with the catalogue.
+// Which owner may send which elements (docs/ARCHITECTURE.md "One attempt, at a receiver"):
+// published once with the catalogue.
 #pragma once
 
 #include <cstdint>

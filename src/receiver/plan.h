@@ -1,5 +1,5 @@
-// Where an item's changes go (DESIGN §7 "Traced placement"): the item's box met with the places
-// that a trace found, as targets of TargetMemory::apply.
+// Where an item's changes go (docs/ARCHITECTURE.md "One attempt, at a receiver"): the item's box
+// met with the places that a trace found, as targets of TargetMemory::apply.
 #pragma once
 
 #include <cstdint>

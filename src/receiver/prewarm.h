@@ -1,5 +1,6 @@
-// What prewarm finds out about a native loader (paper §6.1, Appendix A.2; DESIGN §7): for each
-// canonical tensor a path, what it needs of owners, and where its elements go.
+// What prewarm finds out about a native loader (paper §6.1, Appendix A.2; docs/ARCHITECTURE.md "One
+// attempt, at a receiver"): for each canonical tensor a path, what it needs of owners, and where
+// its elements go.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// One serving rank's receiver (DESIGN §7): prewarm traces the native loader, attempts bring
-// payloads, which are validated, queued in declared order and applied. No network and no waiting
-// here: a protocol drives it.
+// One serving rank's receiver (docs/ARCHITECTURE.md "One attempt, at a receiver"): prewarm traces
+// the native loader, attempts bring payloads, which are validated, queued in declared order and
+// applied. No network and no waiting here: a protocol drives it.
 //
 // Thread safety: not thread-safe; it uses the executor's threads itself.
 #pragma once

@@ -1,5 +1,5 @@
 // What one load writes, recorded through the hook while no parameter is written (paper Appendix
-// A.2; DESIGN §7 "Traced placement").
+// A.2; docs/ARCHITECTURE.md "One attempt, at a receiver").
 //
 // The given tensor is a probe, filled with codes of its own indices. Two loads with independent
 // codes show whether the loader is the same each time and whether what it copies is what the

@@ -1,5 +1,5 @@
 // Proof of a path by its oracle: what it leaves in parameters is compared with a dense load of the
-// same words (DESIGN §7). Parameters get their bits back.
+// same words (docs/ARCHITECTURE.md "One attempt, at a receiver"). Parameters get their bits back.
 #pragma once
 
 #include <cstdint>

@@ -16,7 +16,8 @@ class ControlCaller {
   explicit ControlCaller(SqliteControl& control) : control_(control), thread_(make_executor(2)) {}
 
   // `done` is called on that thread. A claim that finds the store locked by a process that was
-  // stopped ends that process and is tried again (DESIGN §8 rule 2). Thread-safe.
+  // stopped ends that process and is tried again (docs/ARCHITECTURE.md "The control plane").
+  // Thread-safe.
   void call(ControlRequest request, std::function<void(ControlReply)> done);
 
  private:

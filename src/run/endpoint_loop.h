@@ -1,5 +1,5 @@
 // Runs one machine of the protocol: gives it events, carries out its messages and control calls,
-// and hands its own work to who can do it (DESIGN §8: shells do I/O).
+// and hands its own work to who can do it (docs/ARCHITECTURE.md "Processes").
 #pragma once
 
 #include <atomic>

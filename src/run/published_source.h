@@ -1,6 +1,6 @@
-// What owners publish once, for receivers to prewarm with and nodes to validate by (DESIGN §8 rule
-// 7): the canonical tensors, and what each owner may send of them. Known by its digest, which
-// owners join with.
+// What owners publish once, for receivers to prewarm with and nodes to validate by
+// (docs/ARCHITECTURE.md "Run directories"): the canonical tensors, and what each owner may send of
+// them. Known by its digest, which owners join with.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// One attempt at a transition, as owners see it (paper §6.3, B.1; DESIGN §8 rule 4).
+// One attempt at a transition, as owners see it (paper §6.3, B.1; docs/PROTOCOL.md rule 4).
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// An owner's baseline as it is read whole (DESIGN §8 rule 7): sent to receivers that restore, and
-// digested for those that loaded the base.
+// An owner's baseline as it is read whole (docs/ARCHITECTURE.md "One refit at its owners"): sent to
+// receivers that restore, and digested for those that loaded the base.
 #pragma once
 
 #include <cstdint>

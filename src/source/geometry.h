@@ -1,6 +1,6 @@
 // What all owners of a refit agree on: what each projects and converts, and that together they make
-// every element of every canonical tensor exactly once (paper §4.3, A.1; DESIGN §5). Made from one
-// declaration per rank, the same on every rank.
+// every element of every canonical tensor exactly once (paper §4.3, A.1; docs/ARCHITECTURE.md "One
+// refit at its owners"). Made from one declaration per rank, the same on every rank.
 #pragma once
 
 #include <cstdint>

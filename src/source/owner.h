@@ -1,6 +1,6 @@
-// An owner (paper §4, §7.2; DESIGN §5): what one trainer rank compares, projects, converts and
-// keeps as its baseline. Its phases are driven by an OwnerGroup, which runs them for all owners of
-// a process and meets the other processes between them.
+// An owner (paper §4, §7.2; docs/ARCHITECTURE.md "One refit at its owners"): what one trainer rank
+// compares, projects, converts and keeps as its baseline. Its phases are driven by an OwnerGroup,
+// which runs them for all owners of a process and meets the other processes between them.
 //
 // Thread safety: none, but for what lane() and storing() hand to the scan's threads and residual()
 // to parts that come in.

@@ -1,5 +1,6 @@
-// From conversion tasks to pieces (DESIGN §5, §6): which words of which storage an owner compares
-// for which item, and where its baseline keeps them. Fixed by the tasks' geometry alone.
+// From conversion tasks to pieces (docs/ARCHITECTURE.md "One refit at its owners"): which words of
+// which storage an owner compares for which item, and where its baseline keeps them. Fixed by the
+// tasks' geometry alone.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Boxes and placements (DESIGN §4): the one structure for where elements go.
+// Boxes and placements: the one structure for where elements go.
 //
 // A box maps one flat index space to another: element (i0, i1, …) of the rectangle lies at
 // src_offset + Σ i_d · src_stride_d in the source and at dst_offset + Σ i_d · dst_stride_d in the

@@ -1,5 +1,5 @@
 // Elementwise casts between floating-point dtypes: FP32 masters whose canonical tensors are BF16,
-// and their like (DESIGN §4). The one place where weights are numbers.
+// and their like. The one place where weights are numbers.
 //
 // Casts give the bits of PyTorch's `.to(dtype)`: rounding to nearest, ties to even; F64 reaches any
 // narrower type, and two narrow types each other, through F32. Out of range becomes infinity, and

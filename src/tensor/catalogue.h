@@ -1,5 +1,5 @@
-// The canonical tensors of a refit, as owners publish them once (paper §4; DESIGN §8 rule 7): what
-// items' tensor indices point into, on both sides.
+// The canonical tensors of a refit, as owners publish them once (paper §4; docs/FORMAT.md "Schema
+// digest of a refit"): what items' tensor indices point into, on both sides.
 #pragma once
 
 #include <cstdint>
