@@ -503,6 +503,18 @@ def check_links(root, path, text, findings):
                 findings.add(path, number, "links", f"{target}: {place} has no such heading")
 
 
+def check_citations(root, path, text, findings):
+    """docs/NAME.md "Heading", over several lines of a comment too, is there."""
+    flat = re.sub(r"\n\s*(?://|#)?[ \t]*", lambda match: " " * len(match.group(0)), text)
+    for match in re.finditer(r'\b(docs/\w+\.md)\b(?:,? +"([A-Z][^"]*)")?', flat):
+        line = text.count("\n", 0, match.start()) + 1
+        place, heading = match.group(1), match.group(2)
+        if not os.path.exists(os.path.join(root, place)):
+            findings.add(path, line, "cites", f"there is no {place}")
+        elif heading and slug(re.sub(" +", " ", heading)) not in anchors(read_text(root, place)):
+            findings.add(path, line, "cites", f'{place} has no heading "{heading}"')
+
+
 def check(root):
     """All findings of the tree at `root`, as lines."""
     findings = Findings()
@@ -516,6 +528,8 @@ def check(root):
             check_words(path, text, findings)
         if path.endswith((".cc", ".h", ".py", ".sh")):
             check_shape(path, text, findings)
+            if path not in SELF:
+                check_citations(root, path, text, findings)
         if path.endswith(".md"):
             check_links(root, path, text, findings)
         if path.endswith((".cc", ".h")) and path.startswith(CODE_FOLDERS):

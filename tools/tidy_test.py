@@ -173,6 +173,14 @@ class TidyTest(unittest.TestCase):
                                  "[c](https://x/y)\n# One\n",
                     "docs/b.md": "# Some `code`, here\n[up](../README.md)\n"})
 
+    def test_citations(self):
+        docs = {"docs/b.md": "# B\n## One `thing`, and another\n"}
+        for cited in ("docs/none.md", 'docs/b.md "Other"', 'docs/b.md "One\n// other thing"'):
+            self.fires({"src/base/a.h": header(f"int x();\n// See {cited}.\n"), **docs},
+                       "src/base/a.h:3: [cites]")
+        self.clean({"src/base/a.h": header('// (docs/b.md "One thing,\n//   and another"; "Two")\n'
+                                           "// docs/b.md, or docs/b.md.\n"), **docs})
+
     def test_exit_codes(self):
         with tempfile.TemporaryDirectory() as root:
             self.assertEqual(tidy.main(["tidy", root]), 0)

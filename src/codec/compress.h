@@ -1,4 +1,4 @@
-// Compression of one stream (docs/FORMAT.md "Codings"): stored, or exactly one standard zstd frame.
+// Compression of one stream (docs/FORMAT.md "Payload"): stored, or exactly one standard zstd frame.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Byte symbols (docs/FORMAT.md "Byte symbols") and bit streams: how a value of any width becomes a
+// Byte symbols (docs/FORMAT.md "Values") and bit streams: how a value of any width becomes a
 // byte and, beyond 191, some raw extra bits.
 #pragma once
 
