@@ -105,7 +105,7 @@ class ClusterCasesTest(ClusterHarness):
         refits = int(os.environ.get("CLUSTER_REFITS", "6"))
         chosen = random.Random(seed)
         arguments = ["local", "--from", self.versions[0], "--owners", "2", "--nodes", "2",
-                     "--convert", "--json"]
+                     "--convert", "--mode", "async", "--json"]
         for i in range(refits):
             arguments += ["--to", self.versions[(i + 1) % len(self.versions)]]
         for role, operations in KILLS.items():

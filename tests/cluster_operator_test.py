@@ -20,8 +20,7 @@ from cluster_test import ClusterHarness
 
 OWNERS, ENGINES, RANKS = 2, 2, 2
 # Others wait for a process that was stopped, or whose end nobody has seen, no longer than this.
-WAITS = {"leader_ms": 1000, "prepare_ms": 1000, "stop_ms": 1000, "drain_ms": 1000,
-         "join_hold_ms": 1000}
+WAITS = {"leader_ms": 2000, "prepare_ms": 4000, "stop_ms": 4000, "join_hold_ms": 4000}
 PATIENCE_SECONDS = 60
 
 
@@ -117,9 +116,9 @@ receivers = "fused-tp:{RANKS}"
                    for engine in status["engines"])
 
     def check_equal(self):
-        """Engines' readers have compared all their weights with their label's checkpoint."""
-        seen = self.status()["reads"]
-        status = self.wait_until(lambda status: status["reads"] >= seen + 4)
+        """Engines' readers go on, and what they read is their label's checkpoint."""
+        seen = self.wait_until(lambda status: status["silent"] == [])["reads"]
+        status = self.wait_until(lambda status: (status["reads"] or 0) >= seen + 20)
         self.assertEqual(status["reads_different"], 0)
 
     def test_the_parts_one_by_one(self):
@@ -138,7 +137,7 @@ receivers = "fused-tp:{RANKS}"
         self.assertEqual((told["commit_found"], told["committed_version"]), (True, 2))
         for name, process in self.processes.items():
             process.terminate()
-            self.assertEqual(process.wait(), 0, f"{name}\n{self.logs()}")
+            self.assertEqual(process.wait(PATIENCE_SECONDS), 0, f"{name}\n{self.logs()}")
 
     def test_restore_waits_until_gates_are_open(self):
         self.start_all()
@@ -210,7 +209,8 @@ receivers = "fused-tp:{RANKS}"
              self.versions[1]], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.addCleanup(refit.communicate)
         self.addCleanup(self.end, refit)
-        self.assertEqual(self.processes["coordinator-0"].wait(), -signal.SIGKILL, self.logs())
+        code = self.processes["coordinator-0"].wait(PATIENCE_SECONDS)
+        self.assertEqual(code, -signal.SIGKILL, self.logs())
         self.assertIsNone(refit.poll())
         ran = self.operator("abort", name="observer-0")
         self.assertEqual((ran.returncode, ran.stdout),

@@ -5,7 +5,8 @@
 
 Two ranks of FSDP2 over gloo hold FP32 layers of size × size, and refit one engine, a plain module
 in BF16, after changing 1 % of the words. Of each call of refit() it says how much was spent in the
-core and in torch's collectives and views; the rest is Python. Needs about five times the model's
+core, in exchanges between ranks, which are torch's collectives, and in looking up where weights
+are, which is torch's views and some Python; the rest is Python. Needs about five times the model's
 memory.
 """
 
@@ -67,11 +68,11 @@ def rank_main(rank: int, args: Any, run: str, store: str, found: Any) -> None:
         fully_shard(layer)
     owner = Owner(fully_shard(model), run=run, dtype=torch.bfloat16, threads=1, replicas=False)
     owner.refit("first")
-    core, torch_calls = Clock(), Clock()
+    core, exchanges, lookups = Clock(), Clock(), Clock()
     owner._joined = Timed(owner._joined, core)
     owner._core = Timed(owner._core, core)
-    owner._exchange = torch_calls(owner._exchange)
-    owner.source.storages = torch_calls(owner.source.storages)
+    owner._exchange = exchanges(owner._exchange)
+    owner.source.storages = lookups(owner.source.storages)
     generator = torch.Generator().manual_seed(rank)
     for number in range(args.refits):
         with torch.no_grad():
@@ -80,11 +81,12 @@ def rank_main(rank: int, args: Any, run: str, store: str, found: Any) -> None:
                 chosen = torch.randint(flat.numel(), (flat.numel() // 100,), generator=generator)
                 flat[chosen] += 0.5
         dist.barrier()
-        core.seconds = torch_calls.seconds = 0.0
+        core.seconds = exchanges.seconds = lookups.seconds = 0.0
         began = time.perf_counter()
         result = owner.refit(number)
         wall = time.perf_counter() - began
-        found.put((rank, number, wall, core.seconds, torch_calls.seconds, result.payload_bytes))
+        spent = core.seconds, exchanges.seconds, lookups.seconds
+        found.put((rank, number, wall, spent, result.payload_bytes))
     owner.close()
     dist.destroy_process_group()
 
@@ -120,11 +122,12 @@ def main() -> None:
         for process in ranks:
             process.start()
         for _ in range(2 * args.refits):
-            rank, number, wall, core, in_torch, payload_bytes = found.get()
-            rest = wall - core - in_torch
+            rank, number, wall, spent, payload_bytes = found.get()
+            core, exchanges, lookups = (seconds / wall for seconds in spent)
+            rest = 1 - core - exchanges - lookups
             print(
-                f"rank {rank} refit {number}: {wall:.3f} s, core {core / wall:.1%}, "
-                f"torch {in_torch / wall:.1%}, Python {rest / wall:.2%}, "
+                f"rank {rank} refit {number}: {wall:.3f} s, core {core:.1%}, "
+                f"exchanges {exchanges:.1%}, lookups {lookups:.2%}, Python {rest:.2%}, "
                 f"{payload_bytes / 1e6:.1f} MB",
                 flush=True,
             )

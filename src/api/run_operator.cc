@@ -5,6 +5,7 @@
 #include "dcr/coordinator.h"
 #include "run/coordinator_process.h"
 #include "run/operator.h"
+#include "run/operator_restore.h"
 
 namespace dcr {
 
@@ -81,10 +82,7 @@ Result<std::vector<std::string>> RunOperator::restore(std::uint64_t wait_ms,
   const std::lock_guard<std::mutex> lock(state_->mutex);
   DCR_ASSIGN(const std::unique_ptr<Operator> as, state_->open(cancel));
   DCR_ASSIGN(const std::vector<Member> behind, as->restore(wait_ms));
-  std::vector<std::string> names;
-  names.reserve(behind.size());
-  for (const Member& receiver : behind) names.push_back(receiver.endpoint.name);
-  return names;
+  return names_of(behind);
 }
 
 struct RunCoordinator::State {

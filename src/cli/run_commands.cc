@@ -14,6 +14,7 @@
 #include "run/local_cluster.h"
 #include "run/node_process.h"
 #include "run/operator.h"
+#include "run/operator_restore.h"
 #include "run/owner_process.h"
 #include "run/run_identity.h"
 #include "run/run_keeper.h"
@@ -225,7 +226,8 @@ Result<Outcome> call_abort(const CommandLine& line, Opened& opened) {
   const Status status = run_coordinator(*opened.context, opened.name, true, {});
   if (!status.ok()) return status;
   DCR_ASSIGN(const ControlRecords after, opened.context->control().read());
-  // Each attempt commits one version at most, and the record says which did.
+  // Each attempt commits one version at most, and the record says which did: the last one before,
+  // or one that began when this operator had just looked.
   const std::uint64_t attempt = before.transition.attempt;
   const bool found = attempt != 0 && after.commit.id.baseline >= attempt;
   Outcome outcome;
@@ -237,9 +239,7 @@ Result<Outcome> call_restore(const CommandLine& line, Opened& opened, const Say&
   DCR_ASSIGN(const std::unique_ptr<Operator> as, Operator::open(*opened.context, opened.name));
   DCR_ASSIGN(const std::vector<Member> behind, as->restore(kStatusWaitMs));
   DCR_TRY(as->wait_for_restored(behind, say));
-  std::vector<std::string> names;
-  names.reserve(behind.size());
-  for (const Member& receiver : behind) names.push_back(receiver.endpoint.name);
+  const std::vector<std::string> names = names_of(behind);
   Outcome outcome;
   outcome.text = line.json ? restore_json(names) : restore_text(names);
   return outcome;

@@ -41,13 +41,13 @@ std::string engine_text(const EngineStatus& engine, std::uint64_t committed) {
   return text;
 }
 
-// "3 constructing, 1 sent".
+// "3 constructing, 1 sent", of those that answered.
 std::string states_text(const RunStatus& status, Role role) {
   std::map<std::string, std::uint64_t> counts;
   for (const Member& member : status.membership.members) {
     if (member.role != role) continue;
     const auto found = status.endpoints.find(member.endpoint.name);
-    ++counts[found == status.endpoints.end() ? "silent" : printable(found->second.state)];
+    if (found != status.endpoints.end()) ++counts[printable(found->second.state)];
   }
   std::vector<std::string> texts;
   texts.reserve(counts.size());

@@ -88,8 +88,8 @@ TEST(RunText, StatusJsonSaysNullWhereNobodyKnows) {
 TEST(RunText, ProgressShowsEveryStage) {
   RunStatus status = some_status();
   EXPECT_EQ(status_line(status),
-            "attempt 5 is active, for version 4, mixed; no leader answers; owners: 1 silent; "
-            "receivers: 1 applies; gates: 1 silent");
+            "attempt 5 is active, for version 4, mixed; no leader answers; "
+            "receivers: 1 applies");
   status.endpoints["coordinator-1"].state = "attempt";
   status.endpoints["coordinator-1"].detail = "waits for owner-0 to send; 1 of 2 done";
   status.endpoints["owner-0"].state = "constructing";

@@ -20,6 +20,7 @@ constexpr std::uint64_t kStatusMs = 200;
 constexpr unsigned kRefitsToOpenMax = 5;
 // What ends by itself so often between two commits would go on so.
 constexpr unsigned kEndsMax = 3;  // "third" below
+constexpr int kKillSignal = 9;
 constexpr std::uint64_t kEndMs = 5'000;
 constexpr const char* kOperatorName = "operator";
 
@@ -208,12 +209,13 @@ class LocalCluster {
   void start_again(Process& process, bool killed) {
     std::string what = process.name + (killed ? " was killed" : " ended") + ", code " +
                        std::to_string(process.child->code());
-    if (killed) {
-      if (take_point(process, false)) ++result_.kills;
-    } else {
+    const bool at_point = killed && take_point(process, false);
+    if (at_point) ++result_.kills;
+    // Whoever else kills it does so from outside.
+    if (!at_point && !(killed && process.child->code() == kKillSignal)) {
       const std::vector<std::string> log = lines_of_log(process);
       if (!log.empty()) what += ": " + log.back();
-      if (++process.ends == kEndsMax) {
+      if (++process.ends >= kEndsMax) {
         failure_ = Status(Code::kUnavailable, what + ", for the third time since the last commit");
         return;
       }

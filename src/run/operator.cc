@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "run/operator_restore.h"
 #include "tensor/text.h"
 
 namespace dcr {
@@ -13,8 +14,6 @@ constexpr std::uint64_t kRepeatMs = 250;
 constexpr std::uint64_t kOthersMs = 2'000;
 constexpr std::uint64_t kLookAtCancelMs = 50;
 constexpr std::size_t kAnswersWaitingMax = 65'536;
-// Owners update their baselines after a commit, and have none of it until then.
-constexpr std::uint64_t kBaselinesMs = 10'000;
 
 void add_engine(const OperatorReply& reply, EnginesReport* report) {
   ++report->engines;
@@ -26,56 +25,7 @@ void add_engine(const OperatorReply& reply, EnginesReport* report) {
       std::max(report->gate_seconds, 1e-3 * static_cast<double>(reply.gate_closed_ms));
 }
 
-// Of those that answer.
-std::vector<std::string> owners_without_baseline(const RunStatus& status) {
-  std::vector<std::string> owners;
-  for (const Member& member : status.membership.members) {
-    const auto found = status.endpoints.find(member.endpoint.name);
-    if (member.role != Role::kOwner || found == status.endpoints.end()) continue;
-    if (found->second.held != status.membership.records.commit.id) {
-      owners.push_back(member.endpoint.name);
-    }
-  }
-  return owners;
-}
-
-// "receiver-0 is silent".
-std::string receiver_waits_for(const RunStatus& status, const std::string& name,
-                               std::uint64_t version) {
-  const auto found = status.endpoints.find(name);
-  if (found == status.endpoints.end()) return name + " is silent";
-  const StatusReply& reply = found->second;
-  if (reply.held && reply.held->version >= version) return "";
-  return name + " holds " +
-         (reply.held ? "version " + std::to_string(reply.held->version) : "no version") +
-         " and is " + reply.state + (reply.detail.empty() ? "" : ", " + reply.detail);
-}
-
-std::string gate_waits_for(const RunStatus& status, const std::string& name,
-                           std::uint64_t version) {
-  const auto found = status.endpoints.find(name);
-  if (found == status.endpoints.end()) return "gate " + name + " is silent";
-  const StatusReply& reply = found->second;
-  if (!reply.gate_open) return "gate " + name + " is closed, " + reply.gate_reason;
-  if (reply.held && reply.held->version >= version) return "";
-  return "gate " + name + " is open for an earlier version";
-}
-
 }  // namespace
-
-std::vector<std::string> restore_waits_for(const RunStatus& status,
-                                           const std::vector<Member>& receivers,
-                                           std::uint64_t version) {
-  std::vector<std::string> found;
-  std::set<std::string> gates;
-  for (const Member& receiver : receivers) {
-    found.push_back(receiver_waits_for(status, receiver.endpoint.name, version));
-    gates.insert(receiver.engine);
-  }
-  for (const std::string& gate : gates) found.push_back(gate_waits_for(status, gate, version));
-  std::erase(found, "");
-  return found;
-}
 
 std::vector<EngineStatus> engines_of(const RunConfig& config, const RunStatus& status) {
   std::map<std::string, std::set<std::string>> receivers;  // by engine
@@ -139,20 +89,22 @@ Operator::Operator(ProcessContext& context, std::string name, std::unique_ptr<Ma
   // Operators have no row in the control plane; each run of one is a life of its own.
   mailbox_->set_incarnation(next_id());
   mailbox_->start([this](const Endpoint& from, Message message) {
-    static_cast<void>(answers_.try_push({from.name, std::move(message)}, kAnswersWaitingMax));
+    static_cast<void>(answers_.try_push({from, std::move(message)}, kAnswersWaitingMax));
   });
 }
 
 void Operator::take_answer(std::uint64_t wait_ms) {
   auto answer = answers_.pop(wait_ms);
   if (!answer) return;
-  const std::string& from = answer->first;
+  const std::string& from = answer->first.name;
   if (auto* const reply = std::get_if<OperatorReply>(&answer->second)) {
     // A reply to an earlier command may come late.
     const auto last = replies_.find(from);
     if (last == replies_.end() || last->second.id <= reply->id) replies_[from] = std::move(*reply);
   } else if (auto* const status = std::get_if<StatusReply>(&answer->second)) {
-    if (!is_operator(*context_.peers(), from)) statuses_[from] = std::move(*status);
+    if (is_operator(*context_.peers(), from)) return;
+    status_.endpoints[from] = std::move(*status);
+    status_.incarnations[from] = answer->first.incarnation;
   }
 }
 
@@ -161,7 +113,7 @@ Result<std::map<std::string, OperatorReply>> Operator::command(OperatorCommand c
                                                                std::optional<std::uint64_t> wait_ms,
                                                                bool repeat_failures,
                                                                const std::function<void()>& idle) {
-  command.id = next_id();
+  command.id = command_id_ = next_id();
   std::map<std::string, OperatorReply> replies;
   const std::uint64_t begin = now_ms();
   std::uint64_t repeat_at = begin;
@@ -218,22 +170,21 @@ Result<RefitReport> Operator::refit(const std::string& path, const std::string& 
 }
 
 Result<RunStatus> Operator::status(std::uint64_t wait_ms) {
-  RunStatus status;
-  DCR_ASSIGN(status.membership, context_.control().read_members());
+  status_ = {};
+  DCR_ASSIGN(status_.membership, context_.control().read_members());
   std::set<std::string> waiting;
   for (const PeerConfig& peer : all_peers(context_.config())) waiting.insert(peer.name);
-  for (const Member& member : status.membership.members) waiting.insert(member.endpoint.name);
+  for (const Member& member : status_.membership.members) waiting.insert(member.endpoint.name);
   std::erase_if(waiting, [this](const auto& name) { return is_operator(*context_.peers(), name); });
-  statuses_.clear();
   const std::uint64_t begin = now_ms();
   std::uint64_t repeat_at = begin;
-  while (statuses_.size() < waiting.size()) {
+  while (status_.endpoints.size() < waiting.size()) {
     const std::uint64_t now = now_ms();
     const std::uint64_t spent = now - begin;
     if (now >= repeat_at) {
       // An answer is lost where the other's connection to this operator is not back yet.
       for (const std::string& name : waiting) {
-        if (!statuses_.contains(name)) mailbox_->send(name, 0, StatusRequest{});
+        if (!status_.endpoints.contains(name)) mailbox_->send(name, 0, StatusRequest{});
       }
       repeat_at = now + kRepeatMs;
     }
@@ -241,10 +192,9 @@ Result<RunStatus> Operator::status(std::uint64_t wait_ms) {
     if (cancelled()) return Status(Code::kCancelled, "stopped");
     take_answer(std::min(wait_ms - spent, kLookAtCancelMs));
   }
-  status.endpoints = statuses_;
-  for (const auto& [name, reply] : statuses_) waiting.erase(name);
-  status.silent.assign(waiting.begin(), waiting.end());
-  return status;
+  for (const auto& [name, reply] : status_.endpoints) waiting.erase(name);
+  status_.silent.assign(waiting.begin(), waiting.end());
+  return status_;
 }
 
 Result<RunCounts> Operator::counts(std::uint64_t wait_ms) {
@@ -291,84 +241,15 @@ Result<EnginesReport> Operator::verify(const std::string& path,
     if (replies.contains(engine)) continue;
     std::string why = gate_waits_for(now, engine, 0);
     const auto last = replies_.find(engine);
-    if (why.empty() && last != replies_.end() && last->second.failure) {
+    const bool failed =
+        last != replies_.end() && last->second.id == command_id_ && last->second.failure;
+    if (why.empty() && failed) {
       why = engine + " says: " + last->second.failure->message;
     }
     missing.push_back(why.empty() ? engine + " compares" : why);
   }
   return Status(Code::kUnavailable,
                 "within " + std::to_string(wait_ms) + " ms not compared: " + joined(missing));
-}
-
-Result<std::vector<Member>> Operator::restore(std::uint64_t wait_ms) {
-  DCR_ASSIGN(const RunStatus now, status(wait_ms));
-  const VersionId committed = now.membership.records.commit.id;
-  std::vector<Member> behind;
-  std::vector<Endpoint> barred;
-  std::set<std::string> enrolled;
-  for (const Member& member : now.membership.members) {
-    if (member.role != Role::kReceiver) continue;
-    enrolled.insert(member.endpoint.name);
-    const auto found = now.endpoints.find(member.endpoint.name);
-    if (found != now.endpoints.end() && found->second.held == committed) continue;
-    behind.push_back(member);
-    barred.push_back(member.endpoint);
-  }
-  for (const EngineConfig& engine : context_.config().engines) {
-    for (const PeerConfig& receiver : engine.receivers) {
-      if (enrolled.contains(receiver.name)) continue;
-      Member& away = behind.emplace_back();
-      away.endpoint.name = receiver.name;
-      away.role = Role::kReceiver;
-      away.engine = engine.gate.name;
-    }
-  }
-  if (!barred.empty()) DCR_TRY(bar(barred));
-  return behind;
-}
-
-Status Operator::bar(const std::vector<Endpoint>& endpoints) {
-  ControlPlane& control = context_.control();
-  DCR_ASSIGN(const Enrolment enrolled, control.enrol({name_, Role::kCoordinator, {}}));
-  const LeaderRow& leader = enrolled.records.leader;
-  if (enrolled.records.transition.state == AttemptState::kActive) {
-    return {Code::kConflict, "attempt " + std::to_string(enrolled.records.transition.attempt) +
-                                 " is active: wait for it, or end it with dcr abort"};
-  }
-  DCR_ASSIGN(const ControlRecords claimed, control.claim({name_, enrolled.incarnation}, leader));
-  return control.bar(claimed.leader.token, endpoints).status();
-}
-
-Status Operator::wait_for_restored(const std::vector<Member>& receivers,
-                                   const std::function<void(const std::string& what)>& waits) {
-  DCR_ASSIGN(const ControlRecords records, context_.control().read());
-  const std::uint64_t begin = now_ms();
-  std::uint64_t baselines_at = begin;  // when all owners that answered had one
-  std::string what;
-  EventQueue<bool> nothing;
-  while (true) {
-    DCR_ASSIGN(const RunStatus now, status(kOthersMs));
-    const std::vector<std::string> missing =
-        restore_waits_for(now, receivers, records.commit.id.version);
-    if (missing.empty()) return {};
-    if (std::string next = joined(missing); next != what) {
-      what = std::move(next);
-      if (waits) waits(what);
-    }
-    const std::vector<std::string> without = owners_without_baseline(now);
-    if (without.empty()) baselines_at = now_ms();
-    if (now_ms() - baselines_at >= kBaselinesMs) {
-      return {Code::kConflict, "an operator is needed: refit again, which sends everything, for " +
-                                   joined(without) + " cannot send version " +
-                                   std::to_string(now.membership.records.commit.id.version) +
-                                   " without a baseline of it: " + what};
-    }
-    if (now_ms() - begin >= context_.config().waits.restore_ms) {
-      return {Code::kUnavailable,
-              "not restored within " + std::to_string(now_ms() - begin) + " ms: " + what};
-    }
-    nothing.pop(kRepeatMs);
-  }
 }
 
 }  // namespace dcr

@@ -31,6 +31,7 @@ struct RunStatus {
   Membership membership;
   // Of the endpoints that answered; the others are silent.
   std::map<std::string, StatusReply> endpoints;
+  std::map<std::string, std::uint64_t> incarnations;  // in which they did
   std::vector<std::string> silent;
 };
 
@@ -55,13 +56,6 @@ struct EngineStatus {
 // Those of the configuration, and those of the control plane's receivers and gates; ascending by
 // name.
 std::vector<EngineStatus> engines_of(const RunConfig& config, const RunStatus& status);
-
-// What of `receivers`, which were barred while `version` was committed, is not as a restore leaves
-// it: they hold that version or a later one, and their engines' gates are open. In words, none if
-// all are.
-std::vector<std::string> restore_waits_for(const RunStatus& status,
-                                           const std::vector<Member>& receivers,
-                                           std::uint64_t version);
 
 struct EnginesReport {
   std::uint64_t engines = 0;
@@ -102,20 +96,23 @@ class Operator {
   Result<RunCounts> counts(std::uint64_t wait_ms);
 
   // Compares every byte of the engines with a dense load of `path`; waits for gates to open, but
-  // for no more than `wait_ms`. Error kUnavailable naming engines that did not answer.
+  // for no more than `wait_ms`, and a moment more to say why they did not. Error kUnavailable
+  // naming engines that were not compared.
   Result<EnginesReport> verify(const std::string& path, const std::vector<std::string>& engines,
                                std::uint64_t wait_ms, const std::function<void()>& idle);
 
-  // Bars every receiver that does not hold K, so that they come back in a new life and restore it,
-  // and returns them, and those of the configuration that take no part at present, which do so when
-  // they come. Waits for answers for at most `wait_ms`: who is silent is behind. Error kConflict:
-  // an attempt is active.
+  // Bars every receiver that is a member and does not hold K, so that it comes back in a new life
+  // and restores it, and returns all that do not: those it barred, with their incarnations, and,
+  // with incarnation 0, those that restore already, take no part at present (of a configuration's),
+  // or were refused. Waits for answers for at most `wait_ms`: who is silent is behind. Error
+  // kConflict: something is to be barred, and an attempt is active.
   Result<std::vector<Member>> restore(std::uint64_t wait_ms);
 
-  // Waits until receivers that restore() returned hold K, or what is committed meanwhile, and their
-  // engines' gates are open. `waits` is told what for whenever that is something else; may be
-  // empty. Errors: kConflict, owners have no baseline to send; kUnavailable, all restore_ms have
-  // passed, naming what was waited for; kCancelled.
+  // Waits until what restore() returned holds K, or what is committed meanwhile, and all gates are
+  // open. `waits` is told what for whenever that is something else; may be empty. Errors:
+  // kUnsupported, all is as it should be but for receivers that were refused; kConflict, owners
+  // have no baseline to send; kUnavailable naming what was waited for, when nothing has changed for
+  // restore_ms, or for a minute if all that is left is silent; kCancelled.
   Status wait_for_restored(const std::vector<Member>& receivers,
                            const std::function<void(const std::string& what)>& waits);
 
@@ -140,10 +137,10 @@ class Operator {
   const std::string name_;
   const std::unique_ptr<Mailbox> mailbox_;
   std::function<bool()> cancelled_;  // or empty
-  EventQueue<std::pair<std::string, Message>> answers_;
-  // The last answers, by endpoint.
-  std::map<std::string, OperatorReply> replies_;
-  std::map<std::string, StatusReply> statuses_;
+  EventQueue<std::pair<Endpoint, Message>> answers_;
+  std::uint64_t command_id_ = 0;                  // of the last command
+  std::map<std::string, OperatorReply> replies_;  // the last ones, by endpoint
+  RunStatus status_;                              // as far as answers have come
 };
 
 }  // namespace dcr

@@ -78,41 +78,5 @@ TEST(Operator, EnginesThatNoConfigurationHasAreThoseOfTheControlPlane) {
   EXPECT_EQ(engines[1].held, 1U);
 }
 
-TEST(Operator, ARestoreWaitsForReceiversAndTheirGates) {
-  std::vector<Member> receivers(3);
-  receivers[0].endpoint = {"receiver-0", 1};
-  receivers[1].endpoint = {"receiver-1", 1};
-  receivers[2].endpoint = {"receiver-2", 1};
-  receivers[0].engine = receivers[1].engine = "engine-0";
-  receivers[2].engine = "engine-1";
-  using Words = std::vector<std::string>;
-  RunStatus status;
-  EXPECT_EQ(restore_waits_for(status, {}, 3), Words());
-  EXPECT_EQ(restore_waits_for(status, receivers, 3),
-            (Words{"receiver-0 is silent", "receiver-1 is silent", "receiver-2 is silent",
-                   "gate engine-0 is silent", "gate engine-1 is silent"}));
-  status.endpoints["receiver-0"] = holding(VersionId{3, 4});
-  status.endpoints["receiver-1"] = holding(VersionId{2, 2});
-  status.endpoints["receiver-1"].state = "member";
-  status.endpoints["receiver-2"] = holding(std::nullopt);
-  status.endpoints["receiver-2"].state = "restoring";
-  status.endpoints["receiver-2"].detail = "owner-1 is silent";
-  status.endpoints["engine-0"].gate_open = true;
-  status.endpoints["engine-0"].held = VersionId{2, 2};
-  status.endpoints["engine-1"].gate_reason = "receiver-2 restores";
-  EXPECT_EQ(restore_waits_for(status, receivers, 3),
-            (Words{"receiver-1 holds version 2 and is member",
-                   "receiver-2 holds no version and is restoring, owner-1 is silent",
-                   "gate engine-0 is open for an earlier version",
-                   "gate engine-1 is closed, receiver-2 restores"}));
-  // What was committed meanwhile is as good.
-  for (const char* name : {"receiver-1", "receiver-2", "engine-0", "engine-1"}) {
-    status.endpoints[name] = holding(VersionId{4, 7});
-    status.endpoints[name].gate_open = true;
-  }
-  EXPECT_EQ(restore_waits_for(status, receivers, 3), Words());
-  EXPECT_EQ(restore_waits_for(status, {receivers[2]}, 3), Words());
-}
-
 }  // namespace
 }  // namespace dcr
