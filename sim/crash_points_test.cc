@@ -22,6 +22,7 @@ TEST(CrashPoints, AllEndWell) {
   for (std::size_t i = 0; i < scenarios.size(); i += step) {
     const WorldResult result = run_scenario(*model, scenarios[i], false);
     EXPECT_EQ(result.violation, "") << "scenario " << i << ", " << scenarios[i].text();
+    EXPECT_TRUE(result.death_came) << "scenario " << i << ", " << scenarios[i].text();
     if (result.violation.empty()) continue;
     for (const std::string& line : run_scenario(*model, scenarios[i], true).trace) {
       std::printf("%s\n", line.c_str());

@@ -410,6 +410,7 @@ WorldResult World::run() {
   result_.commits = oracle_.commits();
   result_.events = schedule_.events();
   result_.hash = schedule_.hash();
+  result_.death_came = !death_;
   result_.payloads_most = oracle_.payloads_most();
   result_.owners = model_.owners();
   result_.nodes = swarm_.nodes;

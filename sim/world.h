@@ -65,6 +65,7 @@ struct WorldResult {
   std::uint64_t faults = 0;
   std::uint64_t events = 0;
   std::uint64_t hash = 0;
+  bool death_came = true;  // that of set_death(), if there was one
   std::uint64_t payloads_most = 0;
   std::uint32_t owners = 0, nodes = 0, receivers = 0;
   std::vector<std::string> trace;
