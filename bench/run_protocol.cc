@@ -2,11 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -84,64 +82,30 @@ Result<LocalResult> run_cluster(const ProtocolOptions& options, const std::strin
   return run_local(local);
 }
 
-// A refit, from the last owner's call to the last gate that opened, in seconds of its report.
-struct CalledToOpen {
-  double begin = 0, end = 0;
-};
-
-// Of each refit, in order. Owners call when each has read its shard of the checkpoint, which is
-// none of the refit's work; ranks of a trainer call together. Refits and gates that open follow one
-// another, and none overlaps the next.
-std::vector<CalledToOpen> refits_to_open(const LocalResult& result) {
+// Of each refit, in order: from the last owner's call to the last gate that opened, in
+// milliseconds. Owners call when each has read its shard of the checkpoint, which is none of the
+// refit's work; ranks of a trainer call together. Refits and gates that open follow one another,
+// and none overlaps the next.
+std::vector<double> refit_to_open_ms(const LocalResult& result) {
   std::map<std::string, std::vector<std::pair<double, double>>> by_endpoint;
   for (const LocalSpan& span : result.spans) {
     if (span.stage == "refit" || span.stage == "gate") {
       by_endpoint[span.stage + " " + span.endpoint].emplace_back(span.begin, span.end);
     }
   }
-  std::vector<CalledToOpen> refits(result.refits);
-  for (std::size_t refit = 0; refit < refits.size(); ++refit) {
+  std::vector<double> times;
+  for (std::size_t refit = 0; refit < result.refits; ++refit) {
+    double begin = 0;
+    double end = 0;
     for (auto& [name, spans] : by_endpoint) {
       std::sort(spans.begin(), spans.end());
       if (refit >= spans.size()) continue;
-      double& begin = refits[refit].begin;
-      double& end = refits[refit].end;
       if (name.starts_with("refit")) begin = std::max(begin, spans[refit].first);
       if (name.starts_with("gate")) end = std::max(end, spans[refit].second);
     }
+    times.push_back(1e3 * (end - begin));
   }
-  return refits;
-}
-
-double refit_to_open_ms(const LocalResult& result) {
-  std::vector<double> times;
-  for (const CalledToOpen& refit : refits_to_open(result)) {
-    times.push_back(1e3 * (refit.end - refit.begin));
-  }
-  return median(std::move(times));
-}
-
-// The bound as `dcr-bench refit` has it, of the refits' own stages: what these took of processors,
-// by their number, or the slowest stage of one endpoint, for each is single-threaded here. That
-// processes take turns on caches counts as work here. Of each refit; the median.
-double stages_bound_ms(const LocalResult& result) {
-  // Within others, waiting, or after the commit.
-  constexpr std::array<std::string_view, 3> kApart = {"submit_to_queued", "load", "baseline"};
-  std::vector<double> bounds;
-  for (const CalledToOpen& refit : refits_to_open(result)) {
-    std::map<std::pair<std::string, std::string>, double> stages;
-    double all = 0;
-    for (const LocalSpan& span : result.spans) {
-      if (span.begin < refit.begin || span.end > refit.end) continue;
-      if (std::find(kApart.begin(), kApart.end(), span.stage) != kApart.end()) continue;
-      stages[{span.stage, span.endpoint}] += span.busy;
-      all += span.busy;
-    }
-    double bound = all / processor_count();
-    for (const auto& [stage, busy] : stages) bound = std::max(bound, busy);
-    bounds.push_back(1e3 * bound);
-  }
-  return median(std::move(bounds));
+  return times;
 }
 
 // Processor time of all processes in a refit, in milliseconds.
@@ -221,7 +185,7 @@ Result<Report> run_protocol(const ProtocolOptions& options) {
              run_cluster(options, at("zero"), small.before,
                          std::vector<std::string>(options.refits, small.before)));
   DCR_TRY(check_exact(zero));
-  const double zero_ms = refit_to_open_ms(zero);
+  const double zero_ms = median(refit_to_open_ms(zero));
   add_row(&report, {"no change", zero_ms, transaction_ms, put_ms, 0, zero.payload_bytes});
   report.add_figure("no change, refit() to gates open, ms", zero_ms, Report::Aim::kAtMost,
                     kZeroChangeAimMs);
@@ -241,13 +205,11 @@ Result<Report> run_protocol(const ProtocolOptions& options) {
   DCR_ASSIGN(const RefitWork work, measure_refit_work(large, shape, kWorkRounds, at("work")));
   const auto nodes = static_cast<double>(options.nodes);
   const double bound_ms = work.until_gates_open(nodes, processor_count());
-  const double changed_ms = refit_to_open_ms(changed);
+  const double changed_ms = median(refit_to_open_ms(changed));
   add_row(&report, {fmt::format("{:g} %", 100 * options.rate), changed_ms, transaction_ms, put_ms,
                     bound_ms, changed.payload_bytes / changed.refits});
   report.add_figure("changed, less the refit of no change, over the bound of its work",
                     (changed_ms - zero_ms) / bound_ms, Report::Aim::kAtMost, kBoundAim);
-  report.add_figure("the same, over the bound of its stages as they took time in it",
-                    (changed_ms - zero_ms) / stages_bound_ms(changed));
   add_work(options, work, {processor_ms(zero), processor_ms(changed)}, &report);
   report.add_note(fmt::format(
       "{} owners, {} nodes with {} receivers each, {} processors; medians of {} refits of no "
