@@ -84,6 +84,7 @@ struct RankShare {
 struct UnevenTensor {
   std::uint32_t tensor = 0;  // by name order
   std::string reason;        // "element 7 lies on no rank"
+  bool missing = false;      // ranks take elements of it, and none takes another
 };
 
 // Tensors of which an element lies on no rank of an engine, or on more ranks than another does,

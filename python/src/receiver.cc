@@ -356,7 +356,7 @@ RankShare rank_share(const ShareTuple& share) {
   return made;
 }
 
-std::vector<std::pair<std::string, std::string>> uneven(
+std::vector<std::tuple<std::string, std::string, bool>> uneven(
     std::vector<std::pair<std::string, std::uint64_t>> tensors,
     const std::vector<std::vector<ShareTuple>>& ranks) {
   std::vector<CanonicalTensor> canonical;
@@ -375,18 +375,19 @@ std::vector<std::pair<std::string, std::string>> uneven(
     const nb::gil_scoped_release release;
     return uneven_tensors(std::move(canonical), shares);
   }();
-  std::vector<std::pair<std::string, std::string>> said;
+  std::vector<std::tuple<std::string, std::string, bool>> said;
   for (const UnevenTensor& one : take(std::move(found))) {
-    said.emplace_back(tensors[one.tensor].first, one.reason);
+    said.emplace_back(tensors[one.tensor].first, one.reason, one.missing);
   }
   return said;
 }
 
 void bind_uneven(nb::module_& module) {
   module.def("uneven_tensors", &uneven, nb::arg("tensors"), nb::arg("ranks"),
-             "Of tensors (name, elements), those that do not lie evenly on an engine's ranks, and "
-             "how. Of each rank, by tensor in the order of names: path, whether it is tied, and "
-             "boxes (offset, sizes and strides in the tensor).");
+             "Of tensors (name, elements), those that do not lie evenly on an engine's ranks, how, "
+             "and whether ranks take elements of it and none takes another. Of each rank, by "
+             "tensor in the order of names: path, whether it is tied, and boxes (offset, sizes and "
+             "strides in the tensor).");
 }
 
 using ReceiverClass = nb::class_<PythonReceiver>;

@@ -15,7 +15,7 @@ import dcr.run
 import dcr.torch
 from dcr import errors
 from dcr.torch.checkpoint import CheckpointTensors
-from dcr.torch.placed import is_missing
+from dcr.torch.placed import uneven_by_name
 from dcr.torch.receiver import tensor_tuples, traced_receiver
 from run_parts import Net, run_directory
 from torch_loaders import Served, all_bytes, checkpoint, group_of_one
@@ -109,9 +109,11 @@ def test_another_shape_than_was_loaded_is_refused(tmp_path: Path) -> None:
         _, _, placed = traced_receiver(one, published, None, (), ())
         ranks.append(placed())
         assert ranks[-1]["expert.2"].path == "traced"
-    uneven = dcr.torch.uneven_tensors(ranks)
-    assert uneven["expert.2"] == "element 128 lies on no rank"  # what an engine's gate looks for
-    assert {name for name in uneven if is_missing(uneven[name])} == {"expert.2"}
+    uneven = uneven_by_name(ranks)
+    assert uneven["expert.2"].reason == "element 128 lies on no rank"
+    assert uneven["skipped"].reason == "every rank's loader skips it"
+    # What an engine's gate looks for.
+    assert [name for name, one in uneven.items() if one.missing] == ["expert.2"]
     with pytest.raises(errors.Mismatch) as refused:
         traced_receiver(module, published, None, (), (), base)
     assert refused.value.tensor == "expert.2"

@@ -62,7 +62,7 @@ def acted(llm: Any, call: Aside) -> Any:
     import dcr.vllm
 
     while not call.done:
-        with contextlib.suppress(dcr.errors.Unavailable):
+        with contextlib.suppress(dcr.errors.Unavailable, dcr.errors.Unsupported):
             dcr.vllm.sync(llm, timeout=0.05)
     return call.result()
 
@@ -99,12 +99,13 @@ def check_refusal(llm: Any, run: Path) -> None:
     """A worker's receiver takes no part: nothing waits for the gate."""
     import dcr.vllm
 
-    handle = llm.llm_engine.engine_core.engine_core._dcr_gate.handle
-    handle.refusal = "engine.0 takes no part: layer is packed"
-    said = f"engine engine: the gate stays closed: {handle.refusal}"
+    why = "engine.0 takes no part: layer is packed"
+    tell(run, "gate-engine", "refused", why)
+    said = f"engine engine: the gate stays closed: {why}"
     assert refused(dcr.vllm.sync, llm, label="v0") == f"Unsupported: {said}"
     assert refused(generate, llm, SHORT, 1) == f"InvalidArgument: {said}"
-    handle.refusal = ""
+    tell(run, "gate-engine", "refused", "")
+    assert "the gate is closed" in refused(generate, llm, SHORT, 1)
 
 
 def check_flight(llm: Any, run: Path, models: list[Path]) -> None:
@@ -233,6 +234,8 @@ class Lines(logging.Handler):
 
 def check_coverage(llm: Any, run: Path) -> None:
     """A tensor of which no worker takes the end; others that are only spoken of."""
+    import dcr.vllm
+
     core = llm.llm_engine.engine_core.engine_core
     lines, calls, call = Lines(), [], core.collective_rpc
     core.collective_rpc = lambda method, *args: calls.append(method.__name__) or call(method, *args)
@@ -244,13 +247,25 @@ def check_coverage(llm: Any, run: Path) -> None:
     assert calls == ["traces_of"]  # as it was
     closed(llm, run)
     tell(run, "engine.0", "place", {"whole": [(0, 8)], "head": [(0, 5)]})
-    for _ in range(2):
-        missing = "engine engine: tensor 'head': element 5 lies on no rank, though .* take others"
-        with pytest.raises(RuntimeError, match=f"Unavailable: {missing}"):
+    missing = (
+        "tensor 'head': element 5 lies on no rank, though workers take others of it: the trainer's "
+        "is larger than the engine's, or the engine's loader leaves a part of it out"
+    )
+    said = f"engine engine: the gate stays closed: {missing}"
+    for _ in range(2):  # as often as the run asks
+        with pytest.raises(RuntimeError, match=f"Unsupported: engine engine: {missing}"):
             opened(llm, run, "v6")
-        assert refused(generate, llm, SHORT, 1).startswith("InvalidArgument: engine engine: the")
+        assert refused(dcr.vllm.sync, llm, label="v6") == f"Unsupported: {said}"
+        assert refused(generate, llm, SHORT, 1) == f"InvalidArgument: {said}"
     assert calls == ["traces_of", "traces_of", "placements_of", "traces_of"]
     assert llm.get_weight_version() == "v5"
+    tell(run, "engine.0", "place", {})
+    untraced = "the worker of receiver engine.0 has not traced its loader, or has left the run"
+    with pytest.raises(RuntimeError, match=f"Unavailable: engine engine: {untraced}"):
+        opened(llm, run, "v6")
+    assert refused(generate, llm, SHORT, 1) == f"InvalidArgument: {said}"
+    stays = "Engine engine stays closed: engine engine: "
+    assert lines.said == [stays + missing, stays + untraced]
     tell(run, "engine.0", "place", {"whole": [(0, 8)], **dict.fromkeys("abcd", [])})
     lines.said.clear()
     opened(llm, run, "v6")

@@ -110,6 +110,14 @@ async def check_keep(engine: Any, run: Path, models: list[Path]) -> None:
     assert spans(await paused.task) == [("v2", 0, 4)]
 
 
+async def check_error(*requests: Request) -> None:
+    """They end without an answer."""
+    for request in requests:
+        async with asyncio.timeout(60):
+            output = await request.task
+        assert (output.outputs[0].finish_reason, request.tokens) == ("error", 0)
+
+
 async def check_abort(engine: Any, run: Path) -> None:
     aborted = Request(engine, "aborted", 400)
     await aborted.has(3)
@@ -120,10 +128,18 @@ async def check_abort(engine: Any, run: Path) -> None:
     first, second = (await told(run, GATE, "facts"))["receivers"]
     await told(run, first, "place", {"cut": [(0, 4)], "whole": [(0, 8)]})
     await told(run, second, "place", {"cut": [(5, 3)], "whole": [(0, 8)]})
-    with pytest.raises(RuntimeError, match="tensor 'cut': element 4 lies on no rank"):
+    waiting = Request(engine, "incomplete", 4)
+    assert await stands_still(waiting) == 0
+    with pytest.raises(RuntimeError, match="Unsupported: .*'cut': element 4 lies on no rank"):
         await told(run, GATE, "open", "v3")
+    await check_error(waiting, Request(engine, "incomplete-late", 4))
+    # What the run says beside it does not withdraw it.
+    await told(run, GATE, "refused", "engine.0 takes no part: layer is packed")
+    await told(run, GATE, "refused", "")
+    await check_error(Request(engine, "incomplete-still", 4))
     await told(run, second, "place", {"cut": [(4, 4)], "whole": [(0, 8)]})
     await told(run, GATE, "open", "v3")
+    assert spans(await Request(engine, "complete", 4).task) == [("v3", 0, 4)]
     with pytest.raises(RuntimeError, match="engine engine is open, at 'v3'"):
         await told(run, GATE, "open", "v4")
 
@@ -134,10 +150,7 @@ async def check_refused(engine: Any, run: Path) -> None:
     waiting = Request(engine, "waiting", 4)
     assert await stands_still(waiting) == 0
     await told(run, GATE, "refused", "engine.0 takes no part: layer is packed")
-    for request in (waiting, Request(engine, "late", 4)):
-        async with asyncio.timeout(60):
-            output = await request.task
-        assert (output.outputs[0].finish_reason, request.tokens) == ("error", 0)
+    await check_error(waiting, Request(engine, "late", 4))
 
 
 def engine_of(run: Path | None, model: Path, parallel: dict[str, Any], **dcr: Any) -> Any:

@@ -220,7 +220,10 @@ TEST(UnevenTensorsTest, SharesAreChecked) {
   ASSERT_EQ(some->size(), 2U);
   EXPECT_EQ((*some)[1].tensor, 1U);
   EXPECT_EQ((*some)[1].reason, "element 0 lies on no rank");
-  EXPECT_EQ((*uneven(99, {{0, 1, 1}}))[0].reason, "element 0 lies on no rank");
+  EXPECT_TRUE((*some)[1].missing);
+  const auto none_taken = uneven(99, {{0, 1, 1}});
+  EXPECT_EQ((*none_taken)[0].reason, "element 0 lies on no rank");
+  EXPECT_FALSE((*none_taken)[0].missing);
   struct Case {
     std::uint64_t offset;
     Dimensions dimensions;

@@ -71,24 +71,31 @@ std::string ranks_text(std::int64_t ranks) {
   return std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks");
 }
 
+// Why a tensor is uneven; empty if it is not.
+struct Found {
+  std::string reason;
+  bool missing = false;  // as UnevenTensor has it
+};
+
 // By counting: the first element that no rank has, else the first that more or fewer have than the
-// first one; empty if there is none.
-std::string counted(std::vector<Step> steps, std::uint64_t elements) {
+// first one.
+Found counted(std::vector<Step> steps, std::uint64_t elements) {
+  const bool taken = !steps.empty();
   steps.push_back({0, 0});
   steps.push_back({elements, 0});
   std::sort(steps.begin(), steps.end(),
             [](const Step& a, const Step& b) { return a.element < b.element; });
   std::int64_t ranks = 0;
   std::optional<std::int64_t> first;
-  std::string uneven;
+  Found uneven;
   for (std::size_t i = 0; i < steps.size() && steps[i].element < elements; ++i) {
     ranks += steps[i].ranks;
     if (steps[i + 1].element == steps[i].element) continue;
     const std::string at = "element " + std::to_string(steps[i].element);
-    if (ranks == 0) return at + " lies on no rank";
+    if (ranks == 0) return {at + " lies on no rank", taken};
     if (!first) first = ranks;
-    if (ranks == *first || !uneven.empty()) continue;
-    uneven = at + " lies on " + ranks_text(ranks) + ", element 0 on " + ranks_text(*first);
+    if (ranks == *first || !uneven.reason.empty()) continue;
+    uneven.reason = at + " lies on " + ranks_text(ranks) + ", element 0 on " + ranks_text(*first);
   }
   return uneven;
 }
@@ -114,8 +121,7 @@ std::optional<Boxes> distinct_shares(const std::vector<Boxes>& ranks) {
   return all;
 }
 
-// Why a tensor is uneven; empty if it is not.
-std::string uneven_elements(const std::vector<Boxes>& ranks, std::uint64_t elements) {
+Found uneven_elements(const std::vector<Boxes>& ranks, std::uint64_t elements) {
   // Shards and replicas of them, which is what runtimes make: without looking at their elements.
   const std::optional<Boxes> once = distinct_shares(ranks);
   if (once && covers_exactly_once(*once, elements).ok()) return {};
@@ -123,7 +129,7 @@ std::string uneven_elements(const std::vector<Boxes>& ranks, std::uint64_t eleme
   for (const Boxes& boxes : ranks) {
     const std::optional<std::vector<Interval>> intervals =
         intervals_of(boxes, kRunsMax - steps.size() / 2);
-    if (!intervals) return "its elements lie on ranks in too many pieces to be counted";
+    if (!intervals) return {"its elements lie on ranks in too many pieces to be counted"};
     for (const Interval& interval : *intervals) {
       steps.push_back({interval.begin, 1});
       steps.push_back({interval.end, -1});
@@ -132,8 +138,8 @@ std::string uneven_elements(const std::vector<Boxes>& ranks, std::uint64_t eleme
   return counted(std::move(steps), elements);
 }
 
-std::string uneven(std::span<const std::vector<RankShare>> ranks, std::uint32_t tensor,
-                   std::uint64_t elements) {
+Found uneven(std::span<const std::vector<RankShare>> ranks, std::uint32_t tensor,
+             std::uint64_t elements) {
   bool something = false;
   std::vector<Boxes> shares;
   for (const std::vector<RankShare>& rank : ranks) {
@@ -146,7 +152,8 @@ std::string uneven(std::span<const std::vector<RankShare>> ranks, std::uint32_t 
     Boxes& boxes = shares.emplace_back();
     for (const PlacedBox& placed : share.boxes) boxes.push_back(identity_of(placed));
   }
-  return something ? uneven_elements(shares, elements) : "every rank's loader skips it";
+  if (!something) return {"every rank's loader skips it"};
+  return uneven_elements(shares, elements);
 }
 
 }  // namespace
@@ -172,8 +179,8 @@ std::vector<UnevenTensor> uneven_tensors(const Catalogue& catalogue,
   std::vector<UnevenTensor> found;
   for (std::uint32_t tensor = 0; tensor < catalogue.size(); ++tensor) {
     if (ranks.empty() || catalogue[tensor].words == 0) continue;
-    std::string reason = uneven(ranks, tensor, catalogue[tensor].words);
-    if (!reason.empty()) found.push_back({tensor, std::move(reason)});
+    Found one = uneven(ranks, tensor, catalogue[tensor].words);
+    if (!one.reason.empty()) found.push_back({tensor, std::move(one.reason), one.missing});
   }
   return found;
 }

@@ -15,10 +15,12 @@ namespace {
 
 using Texts = std::vector<std::string>;
 
+constexpr const char* kMissing = ", which is missing";
+
 Texts texts(const std::vector<UnevenTensor>& found) {
   Texts texts;
   for (const UnevenTensor& one : found) {
-    texts.push_back(std::to_string(one.tensor) + ": " + one.reason);
+    texts.push_back(std::to_string(one.tensor) + ": " + one.reason + (one.missing ? kMissing : ""));
   }
   return texts;
 }
@@ -67,10 +69,13 @@ TEST(RankCoverage, WhatIsMissingOrUneven) {
   const RankShare top = traced({part(0, {{12, 1}})}), bottom = traced({part(12, {{12, 1}})});
   const RankShare left = traced({part(0, {{4, 6}, {3, 1}})});
   EXPECT_EQ(of_shares({{}, {}}), Texts{"0: every rank's loader skips it"});
-  EXPECT_EQ(of_shares({top}), Texts{"0: element 12 lies on no rank"});
-  EXPECT_EQ(of_shares({top, top}), Texts{"0: element 12 lies on no rank"});
-  EXPECT_EQ(of_shares({bottom, {}}), Texts{"0: element 0 lies on no rank"});
-  EXPECT_EQ(of_shares({left, top}), Texts{"0: element 15 lies on no rank"});
+  EXPECT_EQ(of_shares({top}), Texts{"0: element 12 lies on no rank, which is missing"});
+  EXPECT_EQ(of_shares({top, top}), Texts{"0: element 12 lies on no rank, which is missing"});
+  EXPECT_EQ(of_shares({bottom, {}}), Texts{"0: element 0 lies on no rank, which is missing"});
+  EXPECT_EQ(of_shares({left, top}), Texts{"0: element 15 lies on no rank, which is missing"});
+  // Of which nothing is taken, as of one that is skipped.
+  EXPECT_EQ(of_shares({traced({}), {}}), Texts{"0: element 0 lies on no rank"});
+  EXPECT_EQ(of_shares({traced({part(5, {{0, 1}})})}), Texts{"0: element 0 lies on no rank"});
   EXPECT_EQ(of_shares({top, bottom, bottom}),
             Texts{"0: element 12 lies on 2 ranks, element 0 on 1 rank"});
   EXPECT_EQ(of_shares({all, left}), Texts{"0: element 3 lies on 1 rank, element 0 on 2 ranks"});
@@ -139,7 +144,10 @@ Texts expected(const std::vector<Drawn>& ranks) {
   };
   const auto at = [&](auto found) { return "0: element " + std::to_string(found - count.begin()); };
   const auto missing = std::find(count.begin(), count.end(), 0U);
-  if (missing != count.end()) return {at(missing) + " lies on no rank"};
+  if (missing != count.end()) {
+    const bool taken = std::any_of(count.begin(), count.end(), [](auto one) { return one > 0; });
+    return {at(missing) + " lies on no rank" + (taken ? kMissing : "")};
+  }
   const auto other =
       std::find_if(count.begin(), count.end(), [&](auto one) { return one != count[0]; });
   if (other == count.end()) return {};
@@ -174,7 +182,7 @@ TEST(RankCoverage, LargeAndTransposed) {
   using Ranks = std::vector<std::vector<RankShare>>;
   EXPECT_EQ(texts(uneven_tensors(catalogue, Ranks{whole, turned})), Texts{});
   EXPECT_EQ(texts(uneven_tensors(catalogue, Ranks{most})),
-            Texts{"0: element 4294901760 lies on no rank"});
+            Texts{"0: element 4294901760 lies on no rank, which is missing"});
   EXPECT_EQ(texts(uneven_tensors(catalogue, Ranks{turned, most})),
             Texts{"0: element 4294901760 lies on 1 rank, element 0 on 2 ranks"});
 }

@@ -14,8 +14,6 @@ from dcr.torch.storages import Storages
 
 logger = logging.getLogger("dcr")
 
-_ON_NO_RANK = "lies on no rank"  # so ends what the core says of an element that is nowhere
-
 
 @dataclass(frozen=True)
 class PlacedPart:
@@ -111,15 +109,25 @@ def placements(
     }
 
 
+@dataclass(frozen=True)
+class Uneven:
+    """How a tensor does not lie evenly on the ranks of one engine."""
+
+    reason: str
+    missing: bool
+    """Ranks take some of its elements, and none takes another."""
+
+
 def uneven_tensors(ranks: Sequence[Mapping[str, Placement]]) -> dict[str, str]:
     """Tensors that do not lie evenly on the ranks of one engine, and how.
 
-    That is, of which some element lies on no rank, or on more ranks than another. What lies on no
-    rank a dense load would leave out too: it may be meant (what a runtime computes itself), or be a
-    name or a shard that the loaders miss. What lies on more ranks than the rest may be a part that
-    is kept whole where others are cut (keys and values beside queries in one tensor), or a shard
-    that two ranks take. Where a loader takes a tensor by another path than traced, or it is tied,
-    its elements are not known, and nothing is said of it.
+    That is, of which some element lies on no rank, or on more ranks than another. Where ranks take
+    a part of a tensor and none takes the rest, the gate of vLLM's engines stays closed. Anything
+    else may be meant: a dense load would leave out too what no rank takes anything of (what a
+    runtime computes itself, or a name that the loaders miss), and what lies on more ranks than the
+    rest may be a part that is kept whole where others are cut (keys and values beside queries in
+    one tensor), or a shard that two ranks take. Where a loader takes a tensor by another path than
+    traced, or it is tied, its elements are not known, and nothing is said of it.
 
     Args:
         ranks: the `placements` of every rank's receiver.
@@ -128,6 +136,11 @@ def uneven_tensors(ranks: Sequence[Mapping[str, Placement]]) -> dict[str, str]:
         dcr.errors.InvalidArgument: a rank has no placements, for it has not traced; or ranks have
             placements of different tensors.
     """
+    return {name: one.reason for name, one in uneven_by_name(ranks).items()}
+
+
+def uneven_by_name(ranks: Sequence[Mapping[str, Placement]]) -> dict[str, Uneven]:
+    """As `uneven_tensors`."""
     for rank, found in enumerate(ranks):
         if not found:
             raise InvalidArgument(f"rank {rank} has no placements: it has not traced")
@@ -142,13 +155,10 @@ def uneven_tensors(ranks: Sequence[Mapping[str, Placement]]) -> dict[str, str]:
                 f"ranks 0 and {rank} have placements of different tensors, as of {min(others)[0]!r}"
             )
         shares.append([_share(found[name]) for name, _ in tensors])
-    return dict(_core.uneven_tensors(tensors, shares))
-
-
-def is_missing(reason: str) -> bool:
-    """Of what `uneven_tensors` says of a tensor: whether ranks take some of its elements, and none
-    takes another."""
-    return reason.endswith(_ON_NO_RANK)
+    return {
+        name: Uneven(reason, missing)
+        for name, reason, missing in _core.uneven_tensors(tensors, shares)
+    }
 
 
 def _share(placement: Placement) -> tuple[str, bool, list[tuple[int, list[int], list[int]]]]:

@@ -37,8 +37,9 @@ def sync(llm: Any, *, label: str | None = None, timeout: float | None = None) ->
         dcr.errors.Unavailable: the gate did not open in time, and it says what it waits for; or a
             refit waits for requests in flight, which `pause="wait"` lets finish: step the engine
             until they have, and call this again.
-        dcr.errors.Unsupported: it cannot open, for a worker's receiver takes no part, and it says
-            why; or a refit waits for an engine that sleeps: wake it up.
+        dcr.errors.Unsupported: it cannot open, for a worker's receiver takes no part, or workers
+            leave a part of a tensor out, and it says which and why; or a refit waits for an engine
+            that sleeps: wake it up.
         dcr.errors.InvalidArgument: the engine isn't in this process, or has no gate.
     """
     from dcr.vllm.inprocess import sync_engine

@@ -18,7 +18,7 @@ from dcr.run import Gate, Run
 from dcr.vllm.settings import Settings, check_has
 
 if TYPE_CHECKING:
-    from dcr.torch.placed import Placement
+    from dcr.torch.placed import Uneven
 
 # Below vLLM's own, so that it is seen where vLLM's is: requests that wait need an explanation.
 _log = logging.getLogger("vllm.dcr")
@@ -80,7 +80,6 @@ class EngineGate:
         self.check(core)
         self.settings = settings
         self.label: str | None = None  # of the last opening
-        self.refusal = ""  # why it can never open
         self.handle: Gate | None = None
         self.core = core
         self._states: Any = import_module("vllm.v1.core.sched.interface").PauseState
@@ -88,8 +87,11 @@ class EngineGate:
         self._users = self._before_sleep = core.scheduler.pause_state
         self._closed = True
         self._acting = False
-        self._traces: list[int] = []  # of the workers, when it was last looked where tensors lie
-        self._missing = ""  # which tensor no worker has all of, as was found then
+        self._failure = ""  # of the last opening
+        self._refused = ""  # which receiver takes no part, and why, as the run says
+        self._receivers: list[str] = []  # of the workers
+        self._traces: list[int] = []  # theirs, when it was last looked where tensors lie
+        self._missing = ""  # of which tensor workers leave a part out, as was found then
         self._jobs: set[_Job] = set()
         self._lock = threading.Lock()
         self._ended = False
@@ -115,10 +117,13 @@ class EngineGate:
         """Shows the label, forgets what was computed with other weights, and lets requests run."""
         try:
             self._open_for(str(label))
-            _log.info("Engine %s is open at %r", self.settings.engine, label)
         except Exception as error:
-            _log.warning("Engine %s stays closed: %s", self.settings.engine, error)
+            if str(error) != self._failure:  # the run asks again and again
+                self._failure = str(error)
+                _log.warning("Engine %s stays closed: %s", self.settings.engine, error)
             raise
+        self._failure = ""
+        _log.info("Engine %s is open at %r", self.settings.engine, label)
 
     def refused(self, why: str) -> None:
         """The engine can never open, and why; or it may again (""). Requests that would wait for it
@@ -162,6 +167,7 @@ class EngineGate:
 
     def join(self, receivers: list[str]) -> None:
         """Joins the run as the gate over the receivers of the workers."""
+        self._receivers = receivers
         settings = self.settings
         run = Run(settings.run)
         _log.info("Engine %s is closed until a refit of %s opens it", settings.engine, settings.run)
@@ -186,6 +192,11 @@ class EngineGate:
 
     # On the engine's thread.
 
+    @property
+    def refusal(self) -> str:
+        """Why it can never open, as far as is known."""
+        return self._refused or self._missing
+
     def refuses(self, request: Any) -> bool:
         """Whether a request was ended with an error, for it would wait for ever."""
         if not self.refusal:
@@ -195,10 +206,13 @@ class EngineGate:
         return True
 
     def _take_refusal(self, why: str) -> None:
-        self.refusal = why
-        if not why:
-            return
-        _log.error("Engine %s stays closed: %s", self.settings.engine, why)
+        self._refused = why
+        if why:
+            _log.error("Engine %s stays closed: %s", self.settings.engine, why)
+            self._end_requests()
+
+    def _end_requests(self) -> None:
+        """They would wait for ever."""
         status: Any = import_module("vllm.v1.request").RequestStatus
         for request in self.core.scheduler.finish_requests(None, status.FINISHED_ERROR):
             self.refuses(request)
@@ -316,36 +330,43 @@ class EngineGate:
 
     def _check_coverage(self) -> None:
         """All workers together have every element of what they take: no worker sees that alone."""
-        from dcr.vllm.backend import placements_of, traces_of
+        from dcr.vllm.backend import traces_of
 
         traces = self.core.collective_rpc(traces_of)
         if traces != self._traces:
-            self._missing = self._look_for_missing(self.core.collective_rpc(placements_of))
+            uneven = self._find_uneven()
             self._traces = traces
+            self._missing = _missing_part(uneven)
+            if self._missing:
+                self._end_requests()
+            elif uneven:
+                self._log_uneven(uneven)
         if self._missing:
-            raise Unavailable(f"engine {self.settings.engine}: {self._missing}")
+            raise Unsupported(f"engine {self.settings.engine}: {self._missing}")
 
-    def _look_for_missing(self, ranks: "list[dict[str, Placement]]") -> str:
-        from dcr.torch.placed import is_missing, uneven_tensors
+    def _find_uneven(self) -> "dict[str, Uneven]":
+        from dcr.torch.placed import uneven_by_name
+        from dcr.vllm.backend import placements_of
 
-        uneven = uneven_tensors(ranks)
-        for name, reason in uneven.items():
-            if is_missing(reason):
-                return (
-                    f"tensor {name!r}: {reason}, though workers take others of it: is the "
-                    "trainer's larger than the engine's?"
+        workers = self.core.collective_rpc(placements_of)
+        for receiver, found in zip(self._receivers, workers, strict=True):
+            if not found:
+                raise Unavailable(
+                    f"engine {self.settings.engine}: the worker of receiver {receiver} has not "
+                    "traced its loader, or has left the run"
                 )
-        if uneven:
-            some = [f"{name!r} ({reason})" for name, reason in list(uneven.items())[:_NAMES_MAX]]
-            _log.warning(
-                "Engine %s: %d of the trainer's tensors do not lie evenly on its workers, which "
-                "may be meant: %s%s",
-                self.settings.engine,
-                len(uneven),
-                ", ".join(some),
-                ", …" if len(uneven) > len(some) else "",
-            )
-        return ""
+        return uneven_by_name(workers)
+
+    def _log_uneven(self, uneven: "dict[str, Uneven]") -> None:
+        some = [f"{name!r} ({one.reason})" for name, one in list(uneven.items())[:_NAMES_MAX]]
+        _log.warning(
+            "Engine %s: %d of the trainer's tensors do not lie evenly on its workers, which may be "
+            "meant: %s%s",
+            self.settings.engine,
+            len(uneven),
+            ", ".join(some),
+            ", …" if len(uneven) > len(some) else "",
+        )
 
     def _admit(self) -> None:
         try:
@@ -375,6 +396,17 @@ class EngineGate:
                 raise Unavailable(
                     f"engine {self.settings.engine}: the {name} cache could not be reset: {reason}"
                 )
+
+
+def _missing_part(uneven: "dict[str, Uneven]") -> str:
+    """Of which tensor workers take a part and none takes the rest; empty: of none."""
+    for name, one in uneven.items():
+        if one.missing:
+            return (
+                f"tensor {name!r}: {one.reason}, though workers take others of it: the trainer's "
+                "is larger than the engine's, or the engine's loader leaves a part of it out"
+            )
+    return ""
 
 
 _gates: "weakref.WeakSet[EngineGate]" = weakref.WeakSet()

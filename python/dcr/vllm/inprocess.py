@@ -27,7 +27,10 @@ class InprocessGate(EngineGate):
         super().__init__(core, settings)
 
     def refused(self, why: str) -> None:
-        """Requests are refused while it is closed in any case, and say why."""
+        self._refused = why
+
+    def _end_requests(self) -> None:
+        """While it is closed, new ones are refused, and steps of others, and both say why."""
 
     @property
     def is_closed(self) -> bool:
@@ -35,8 +38,8 @@ class InprocessGate(EngineGate):
 
     def explain(self) -> str:
         """Why requests don't run."""
-        if self.handle is not None and self.handle.refusal:
-            return f"engine {self.settings.engine}: the gate stays closed: {self.handle.refusal}"
+        if self.refusal:
+            return f"engine {self.settings.engine}: the gate stays closed: {self.refusal}"
         reason = self.handle.status()[1] if self.handle is not None else ""
         return (
             f"engine {self.settings.engine}: the gate is closed{f' ({reason})' if reason else ''}; "
@@ -58,7 +61,7 @@ class InprocessGate(EngineGate):
             if not self._closed and label in (None, self.label):
                 assert self.label is not None
                 return self.label
-            if self._closed and self.handle is not None and self.handle.refusal:
+            if self._closed and self.refusal:
                 raise Unsupported(self.explain())
             if until is not None and time.monotonic() >= until:
                 raise Unavailable(
