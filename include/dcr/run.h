@@ -165,7 +165,8 @@ class RunReceiver {
   // what is committed, joins, applies. Returns when other owners with other tensors have come (OK),
   // and after stop() (kCancelled); it has left the run then. To trace anew is only safe while the
   // engine cannot be serving, as !has_applied() shows. Errors: kUnsupported naming a tensor that
-  // was refused, and why; kInvalidArgument before find_owners() was true.
+  // was refused, and why, or whose loader talks to other ranks, which would all have to call it in
+  // an order that nothing tells them; kInvalidArgument before find_owners() was true.
   Status serve(EmbeddedReceiver& receiver, const ServeOptions& options = {});
   // Takes no part, and says why to the engine's gate, which stays closed, to the coordinators, so
   // that no refit waits for it, and to whoever asks how it stands. Returns after stop()

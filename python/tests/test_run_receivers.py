@@ -17,7 +17,7 @@ from dcr import errors
 from dcr.torch.checkpoint import CheckpointTensors
 from dcr.torch.placed import uneven_by_name
 from dcr.torch.receiver import tensor_tuples, traced_receiver
-from run_parts import Net, run_directory
+from run_parts import Net, run_directory, wait_until
 from torch_loaders import Served, all_bytes, checkpoint, group_of_one
 
 
@@ -73,17 +73,37 @@ def loaded(tmp_path: Path, tensors: dict[str, torch.Tensor]) -> CheckpointTensor
     return CheckpointTensors(tmp_path)
 
 
+REFUSED = (
+    ("collective", "its loader talks to other ranks"),
+    ("normalized", "an element of a parameter depends on several of the tensor's"),
+)
+
+
 def test_what_one_worker_cannot_refit_is_refused(tmp_path: Path) -> None:
-    for extra, why in (
-        ("collective", "its loader talks to other ranks"),
-        ("normalized", "an element of a parameter depends on several of the tensor's"),
-    ):
+    for extra, why in REFUSED:
         module = Served(0, 2, extra)
         published = tensor_tuples(checkpoint(0, extra))
         with group_of_one(tmp_path), pytest.raises(errors.Unsupported) as refused:
             traced_receiver(module, published, None, (), ())
         assert str(refused.value) == f'tensor "extra" cannot be refitted exactly: {why}'
         assert refused.value.tensor == "extra"
+
+
+def test_the_core_refuses_it_too(directory: Path, tmp_path: Path) -> None:
+    run = dcr.run.Run(directory)
+    receiver = dcr._core.RunReceiver(run.core, "e.0", "e")
+    owner = dcr.torch.Owner(Net(1), run=directory)
+    wait_until(lambda: receiver.find_owners(0.1))
+    for extra, why in REFUSED:
+        with group_of_one(tmp_path):
+            made = dcr.torch.ModelReceiver(Served(0, 2, extra), checkpoint(0, extra))
+            made.prewarm()
+        with pytest.raises(errors.Unsupported) as refused:
+            receiver.serve(made._core)
+        assert str(refused.value) == f'tensor "extra" cannot be refitted exactly: {why}'
+        assert refused.value.tensor == "extra"
+    receiver.close()
+    owner.close()
 
 
 class TakesTheHead(Served):

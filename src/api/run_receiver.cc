@@ -136,6 +136,7 @@ Status RunReceiver::serve(EmbeddedReceiver& receiver, const ServeOptions& option
     return {Code::kInvalidArgument, "the receiver was not prewarmed"};
   }
   DCR_TRY(check_not_refused(inner));
+  DCR_TRY(check_not_collective(inner));
   return state_->serve(receiver, options);
 }
 

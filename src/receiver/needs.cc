@@ -24,6 +24,12 @@ unsigned strength(Need need) {
   return 3;
 }
 
+Status refusal_of(const Receiver& receiver, std::uint32_t tensor, const std::string& why) {
+  const std::string& name = receiver.catalogue()[tensor].name;
+  return {Code::kUnsupported, "tensor " + quoted_name(name) + " cannot be refitted exactly: " + why,
+          name};
+}
+
 }  // namespace
 
 std::vector<Need> needs_of(std::span<const TensorClass> classes) {
@@ -37,11 +43,16 @@ Status check_not_refused(const Receiver& receiver) {
   const std::span<const TensorClass> classes = receiver.classes();
   for (std::uint32_t tensor = 0; tensor < classes.size(); ++tensor) {
     if (classes[tensor].path != TensorPath::kRefused) continue;
-    const std::string& name = receiver.catalogue()[tensor].name;
-    return {
-        Code::kUnsupported,
-        "tensor " + quoted_name(name) + " cannot be refitted exactly: " + classes[tensor].reason,
-        name};
+    return refusal_of(receiver, tensor, classes[tensor].reason);
+  }
+  return {};
+}
+
+Status check_not_collective(const Receiver& receiver) {
+  const std::span<const TensorClass> classes = receiver.classes();
+  for (std::uint32_t tensor = 0; tensor < classes.size(); ++tensor) {
+    if (!classes[tensor].collective) continue;
+    return refusal_of(receiver, tensor, "its loader talks to other ranks");
   }
   return {};
 }

@@ -20,6 +20,10 @@ std::vector<Need> needs_of(std::span<const TensorClass> classes);
 // Error kUnsupported, with the tensor, that says why a prewarmed receiver refuses it: the first.
 Status check_not_refused(const Receiver& receiver);
 
+// The same of a tensor whose loader talks to other ranks. For a receiver that is called without
+// them: all would have to call that loader in an order that nothing tells them.
+Status check_not_collective(const Receiver& receiver);
+
 // Adds what another receiver asks: dense is more than overwrite, that more than any, and that more
 // than nothing. REQUIRES: as many tensors.
 void add_needs(std::span<const Need> more, std::vector<Need>* needs);

@@ -112,6 +112,17 @@ TEST_F(CollectivesTest, TheRankThatCannotIsNamed) {
             "the scratch path: the loader writes it by no plain copy");
 }
 
+TEST_F(CollectivesTest, ARankThatIsCalledAloneIsRefused) {
+  start(false, false);
+  EXPECT_TRUE(check_not_collective(*receivers[0]).ok());
+  EXPECT_TRUE(check_not_refused(*receivers[1]).ok());
+  const Status status = check_not_collective(*receivers[1]);
+  EXPECT_EQ(status.code(), Code::kUnsupported);
+  EXPECT_EQ(status.message(),
+            "tensor \"w\" cannot be refitted exactly: its loader talks to other ranks");
+  EXPECT_EQ(status.tensor(), "w");
+}
+
 TEST_F(CollectivesTest, OfNoRanks) { EXPECT_TRUE(share_collectives({}).ok()); }
 
 }  // namespace

@@ -84,7 +84,9 @@ def traced_receiver(
         threads=1 if loader.torch_operations else 0,
     )
     core.prewarm()
-    for name, why in refusals(dict(zip(core.names, core.classes, strict=True))).items():
+    refused = refusals(dict(zip(core.names, core.classes, strict=True)))
+    if refused:
+        name, why = next(iter(refused.items()))
         raise Unsupported(f'tensor "{name}" cannot be refitted exactly: {why}', name)
     log_placements(core)
 
