@@ -3,9 +3,9 @@
 //
 //   auto as = dcr::RunOperator::join(*run);
 //   // What is committed, engines, members, what they wait for:
-//   const auto seen = as->look(1000);
+//   const auto seen = as->look(2000);
 //   as->end_transition();
-//   as->restore(1000);
+//   as->restore(2000);
 //
 //   // Until it is destroyed:
 //   auto coordinator = dcr::RunCoordinator::join(*run, "coordinator-0");
@@ -60,12 +60,15 @@ class RunOperator {
   RunOperator(const RunOperator&) = delete;
   RunOperator& operator=(const RunOperator&) = delete;
 
-  // How the run stands. Waits for answers for at most `wait_ms`.
+  // How the run stands. Waits for answers for at most `wait_ms`; members connect again within a
+  // second to an operator that was away.
   Result<RunOverview> look(std::uint64_t wait_ms, const CancelToken* cancel = nullptr);
   // Ends the transition that is under way: owners that wait are told, and send everything next
   // time. Returns the records afterwards, which may show a commit that came before.
   Result<ControlRecords> end_transition(const CancelToken* cancel = nullptr);
-  // Has every receiver that does not hold the committed version restore it; returns their names.
+  // Has every receiver that does not hold the committed version restore it; returns their names,
+  // and those of a file's receivers that take no part at present, which restore it when they come.
+  // Waits for answers as look() does, not until they have restored it: look() says how they stand.
   // Error kConflict: an attempt is active.
   Result<std::vector<std::string>> restore(std::uint64_t wait_ms,
                                            const CancelToken* cancel = nullptr);

@@ -227,10 +227,12 @@ class Run:
         return self.committed()
 
     def restore(self, *, wait: float = 2.0) -> list[str]:
-        """Has each receiver that does not hold what is committed restore it; returns their names.
+        """Has each receiver that does not hold what is committed restore it; returns their names,
+        and those of a file's receivers that take no part at present, which restore it when they
+        come.
 
-        Does not wait until they have, for engines of this process may need its thread for it:
-        `status` says how they stand.
+        Waits `wait` seconds at most for those that do not answer, and not until they have restored
+        it, for engines of this process may need its thread for that: `status` says how they stand.
 
         Raises `Conflict` while an attempt is active.
         """
