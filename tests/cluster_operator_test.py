@@ -95,6 +95,15 @@ receivers = "fused-tp:{RANKS}"
     def operator(self, command, *arguments, name="operator-0"):
         return run(command, "--config", self.config, "--name", name, *arguments)
 
+    def begin(self, command, *arguments):
+        """The same, and goes on meanwhile."""
+        process = subprocess.Popen(
+            [cli_test.DCR, command, "--config", self.config, "--name", "operator-0", *arguments],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.communicate)
+        self.addCleanup(self.end, process)
+        return process
+
     def told(self, command, *arguments, name="operator-0"):
         ran = self.operator(command, *arguments, "--json", name=name)
         self.assertEqual(ran.returncode, 0, ran.stderr + ran.stdout + self.logs())
@@ -145,11 +154,7 @@ receivers = "fused-tp:{RANKS}"
         engine.send_signal(signal.SIGSTOP)
         told = self.told("refit", self.versions[1])
         self.assertEqual(told["committed_version"], 1)
-        restore = subprocess.Popen(
-            [cli_test.DCR, "restore", "--config", self.config, "--name", "operator-0"],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self.addCleanup(restore.communicate)
-        self.addCleanup(self.end, restore)
+        restore = self.begin("restore")
         # It says what it waits for, and has not ended.
         self.assertRegex(restore.stderr.readline(), "receiver-2 is silent, .*engine-1 is silent")
         self.assertIsNone(restore.poll())
@@ -162,11 +167,7 @@ receivers = "fused-tp:{RANKS}"
 
     def test_abort_and_what_is_left(self):
         self.start_all(("--pause-at", "pause:owner@send,600"))
-        refit = subprocess.Popen(
-            [cli_test.DCR, "refit", "--config", self.config, "--name", "operator-0",
-             self.versions[1]], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self.addCleanup(refit.communicate)
-        self.addCleanup(self.end, refit)
+        refit = self.begin("refit", self.versions[1])
         self.wait_until(lambda status: "owner-0" in status["silent"]
                         and status["transition"]["state"] == "active")
         # An operator is needed, and is told for what.
@@ -204,11 +205,7 @@ receivers = "fused-tp:{RANKS}"
         self.start_all()
         self.end(self.processes["coordinator-0"])
         self.start("coordinator", "coordinator-0", "--kill-at", "coordinator@commit.after")
-        refit = subprocess.Popen(
-            [cli_test.DCR, "refit", "--config", self.config, "--name", "operator-0",
-             self.versions[1]], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self.addCleanup(refit.communicate)
-        self.addCleanup(self.end, refit)
+        refit = self.begin("refit", self.versions[1])
         code = self.processes["coordinator-0"].wait(PATIENCE_SECONDS)
         self.assertEqual(code, -signal.SIGKILL, self.logs())
         self.assertIsNone(refit.poll())

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ torch = pytest.importorskip("torch", reason="needs torch")
 import dcr.run
 import dcr.torch
 from dcr import errors
+from forks import refused_in_child
 from interrupts import interrupted_after
 from run_parts import (
     Engine,
@@ -134,22 +134,10 @@ def test_a_handle_and_optimizers(directory: Path) -> None:
             pickle.dumps(one)
         with pytest.raises(TypeError, match="cannot be pickled"):
             copy.copy(one)
-    child = os.fork()
-    if child == 0:
-        refused = 0
-        calls = [one.close for one in made if one is not handle]
-        calls += [lambda: owner.refit("in a child"), core.committed, lambda: operator.look(0)]
-        calls += [handle.result, handle.done, coordinator.failure]
-        try:
-            for call in calls:
-                with pytest.raises(RuntimeError, match="made in another process"):
-                    call()
-                refused += 1
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(refused)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == len(made) + 5
+    calls = [one.close for one in made if one is not handle]
+    calls += [lambda: owner.refit("in a child"), core.committed, lambda: operator.look(0)]
+    calls += [handle.result, handle.done, coordinator.failure]
+    assert refused_in_child(calls) == len(made) + 5
     operator.close()
     coordinator.close()
     # What is refused changes nothing.

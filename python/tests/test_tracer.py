@@ -2,9 +2,7 @@
 
 import copy
 import json
-import os
 import pickle
-import traceback
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import numpy as np
 import pytest
 
 import dcr.errors
+from forks import refused_in_child
 from interrupts import interrupted_after
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -400,19 +399,7 @@ def test_handle_of_one_process() -> None:
     with pytest.raises(TypeError, match="cannot pickle"):
         pickle.dumps(receiver)
     calls = (receiver.prewarm, receiver.fingerprint, lambda: receiver.needs, receiver.apply)
-    child = os.fork()
-    if child == 0:
-        refused = 0
-        try:
-            for call in calls:
-                with pytest.raises(RuntimeError, match="made in another process"):
-                    call()
-                refused += 1
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(refused)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == len(calls)
+    assert refused_in_child(calls) == len(calls)
 
 
 def test_payload_that_is_none() -> None:
