@@ -47,6 +47,7 @@ void add(const WorldResult& run, CampaignResult* all) {
   all->failures += run.failures;
   all->divergences += run.diverged ? 1 : 0;
   all->faults += run.faults;
+  all->zombies += run.zombies;
   all->events += run.events;
   if (run.owners >= 2 && run.nodes >= 2 && run.receivers >= 3 && run.payloads_most >= 4) {
     ++all->full_runs;
@@ -61,6 +62,7 @@ void add(CampaignResult share, CampaignResult* all) {
   all->failures += share.failures;
   all->divergences += share.divergences;
   all->faults += share.faults;
+  all->zombies += share.zombies;
   all->events += share.events;
   all->full_runs += share.full_runs;
   all->retried_runs += share.retried_runs;

@@ -32,6 +32,7 @@ struct CampaignResult {
   std::uint64_t failures = 0;     // refits that ended without a commit
   std::uint64_t divergences = 0;  // runs in which some bits were not those of a dense load
   std::uint64_t faults = 0;
+  std::uint64_t zombies = 0;
   std::uint64_t events = 0;
   std::uint64_t full_runs = 0;     // two or more owners and nodes, three receivers, four payloads
   std::uint64_t retried_runs = 0;  // some transition had several attempts

@@ -20,6 +20,7 @@ TEST(Campaign, SomeSeedsShowNothingWrongAndAreOfEveryKind) {
   EXPECT_EQ(result.runs, options.runs);
   EXPECT_GE(result.transitions, result.runs);
   EXPECT_EQ(result.unequal, 0U);
+  EXPECT_GE(result.zombies * 100, result.runs);
   EXPECT_GE(result.full_runs * 100, result.runs * 90);
   EXPECT_GE(result.retried_runs * 100, result.runs * 30);
   EXPECT_GE(result.repeated * 100, result.runs * 5);

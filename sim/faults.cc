@@ -68,6 +68,7 @@ void draw_world(Prng& prng, Swarm* swarm) {
   swarm->window_payloads = static_cast<std::uint32_t>(one_in(prng, 3) ? 1 + prng.below(4) : 264);
   swarm->post_drains_fail = one_in(prng, 4);
   swarm->through_bytes = one_in(prng, 8) ? 1024 : 16;
+  swarm->slices_max = one_in(prng, 2) ? 1 : 4;
 }
 
 void draw_sudden(Prng& prng, Swarm* swarm) {
@@ -82,6 +83,7 @@ void draw_sudden(Prng& prng, Swarm* swarm) {
   swarm->restarts_receivers = one_in(prng, 2);
   swarm->kills_engines = one_in(prng, 2);
   swarm->kills_owners = one_in(prng, 3);
+  swarm->zombies = one_in(prng, 4);
   swarm->aborts = one_in(prng, 8);
   swarm->asks_outcomes = one_in(prng, 8);
 }
@@ -139,7 +141,8 @@ std::string Swarm::text() const {
          number("other_bases", other_bases ? 1 : 0) + number("audits", audits ? 1 : 0) +
          number("sudden_max", sudden_max) + number("crashes", crashes ? 1 : 0) +
          number("pauses", pauses ? 1 : 0) + number("partitions", partitions ? 1 : 0) +
-         number("slowness", slowness ? 1 : 0) + number("aborts", aborts ? 1 : 0) +
+         number("slowness", slowness ? 1 : 0) + number("zombies", zombies ? 1 : 0) +
+         number("slices_max", slices_max) + number("aborts", aborts ? 1 : 0) +
          number("asks_outcomes", asks_outcomes ? 1 : 0) + number("faults_last", faults_last) +
          number("continuous", continuous ? 1 : 0);
 }

@@ -34,6 +34,7 @@ struct Swarm {
   Microseconds latency_min = 0, latency_max = 0;  // of messages, calls and objects
   Microseconds work_max = 0;                      // of a piece of work
   std::uint32_t through_bytes = 0;  // messages that are encoded and decoded on their way
+  std::uint32_t slices_max = 1;     // in which what is applied at a time gets to storage
 
   // ---- faults while they are on
   bool faulty = false;
@@ -52,6 +53,7 @@ struct Swarm {
   bool restarts_receivers = false;  // within a living engine
   bool kills_engines = false;       // with all it holds
   bool kills_owners = false;        // with weights and baselines
+  bool zombies = false;             // of what is killed, some go on
   bool aborts = false;              // an operator ends a transition
   bool asks_outcomes = false;       // somebody asks for the outcome of an attempt, which ends it
   // Until when after the call of a refit faults are on.

@@ -116,6 +116,7 @@ void print_json(const CampaignResult& result, const Probes& found, bool canary) 
   json["divergences"] = result.divergences;
   json["violations"] = result.violations.size();
   json["faults"] = result.faults;
+  json["zombies"] = result.zombies;
   json["events"] = result.events;
   json["transitions_per_second"] =
       result.seconds > 0 ? static_cast<double>(result.transitions) / result.seconds : 0.0;

@@ -156,7 +156,9 @@ Status SimModel::build() {
   for (const CanonicalTensor& tensor : catalogue().tensors()) {
     specs_.push_back({tensor.words, static_cast<std::uint8_t>(word_bytes(tensor.dtype)), false});
   }
-  DCR_TRY(make_owners());
+  constexpr std::uint64_t kBucketBytes[] = {1, 1, 1, 16};
+  bucket_bytes_ = kBucketBytes[prng_.below(std::size(kBucketBytes))];
+  DCR_TRY(make_owners(&owners_));
   DCR_TRY(make_receivers());
   for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
     Image varying;
@@ -207,7 +209,7 @@ void SimModel::make_weights() {
   DCR_ASSERT(weights_.size() == kWeights);
 }
 
-Status SimModel::make_owners() {
+Status SimModel::make_owners(std::vector<std::unique_ptr<SimOwner>>* made) {
   DCR_ASSIGN(Layout layout, parse_owner_layout(random_.owners));
   DCR_ASSIGN(const OwnerPlan plan, OwnerPlan::make(catalogue(), std::move(layout)));
   std::vector<OwnerInput> inputs;
@@ -223,15 +225,14 @@ Status SimModel::make_owners() {
     DCR_ASSIGN(OwnerDeclaration declaration, declare_owner(input));
     declarations.push_back(std::move(declaration));
     inputs.push_back(std::move(input));
-    owners_.push_back(std::move(owner));
+    made->push_back(std::move(owner));
   }
   DCR_ASSIGN(const std::shared_ptr<const Geometry> geometry,
              Geometry::make(catalogue(), declarations));
   OwnerOptions options;
-  constexpr std::uint64_t kBucketBytes[] = {1, 1, 1, 16};
-  options.bucket_bytes = kBucketBytes[prng_.below(std::size(kBucketBytes))];
+  options.bucket_bytes = bucket_bytes_;
   for (std::uint32_t rank = 0; rank < plan.ranks(); ++rank) {
-    SimOwner& owner = *owners_[rank];
+    SimOwner& owner = *(*made)[rank];
     DCR_ASSIGN(owner.owner_, Owner::create(geometry, std::move(inputs[rank]), ""));
     DCR_ASSIGN(owner.group_, OwnerGroup::create({owner.owner_.get()}, *executor_, options));
   }
@@ -281,6 +282,11 @@ Status SimModel::make_receivers() {
     needs_.push_back(needs_of(receivers_[rank]->receiver_->classes()));
   }
   return {};
+}
+
+SimOwner& SimModel::owner(std::uint32_t rank, bool spare) {
+  if (spare && spare_owners_.empty()) DCR_ASSERT(make_owners(&spare_owners_).ok());
+  return *(spare ? spare_owners_ : owners_)[rank];
 }
 
 std::size_t SimModel::items() const {

@@ -137,7 +137,8 @@ class SimModel {
   const Digest& fingerprint(std::uint32_t rank) { return fingerprints_[rank]; }
   const std::vector<Need>& needs(std::uint32_t rank) const { return needs_[rank]; }
 
-  SimOwner& owner(std::uint32_t rank) { return *owners_[rank]; }
+  // The process of a rank; `spare`: another one of the same rank, made when it is first asked for.
+  SimOwner& owner(std::uint32_t rank, bool spare = false);
   // `index`: engine × ranks + rank.
   SimReceiver& receiver(std::uint32_t index) { return *receivers_[index]; }
 
@@ -150,7 +151,7 @@ class SimModel {
 
  private:
   Status build();
-  Status make_owners();
+  Status make_owners(std::vector<std::unique_ptr<SimOwner>>* made);
   Status make_receivers();
   void make_weights();
   std::uint64_t remembered_bytes_max(const std::vector<std::vector<OwnerBox>>& owners) const;
@@ -160,7 +161,8 @@ class SimModel {
   std::unique_ptr<Executor> executor_ = make_executor(1);
   std::uint32_t engines_ = 1;
   std::uint32_t ranks_ = 1;
-  std::vector<std::unique_ptr<SimOwner>> owners_;
+  std::uint64_t bucket_bytes_ = 1;  // of owners
+  std::vector<std::unique_ptr<SimOwner>> owners_, spare_owners_;
   std::vector<std::unique_ptr<SimReceiver>> receivers_;
   std::vector<ReceiverRank> plans_;       // by rank
   std::vector<std::vector<Need>> needs_;  // by rank

@@ -10,8 +10,8 @@ namespace {
 
 struct Parcel {
   MessageArrived arrived;
-  std::uint64_t incarnation = 0;  // of the addressee; 0: any
-  bool isolated = false;          // its sender was, when it sent it
+  Endpoint to;            // incarnation 0: any
+  bool isolated = false;  // its sender was, when it sent it
 };
 
 }  // namespace
@@ -49,18 +49,17 @@ void SimNetwork::carry(const SimProcess& from, SendMessage&& message) {
     world_.count_fault("message late");
     delay += world_.prng().below(swarm.delay_max);
   }
-  SimProcess* const to = world_.find(message.to);
-  if (to == nullptr) {
+  if (world_.find(message.to) == nullptr) {
     return world_.fail(std::string(message_name(message.message)) + " goes to " + message.to +
                        ", which there is not");
   }
   auto parcel = std::make_unique<Parcel>(
       Parcel{{{from.name(), from.incarnation()}, std::move(message.message)},
-             message.incarnation,
+             {std::move(message.to), message.incarnation},
              from.isolated()});
-  world_.schedule().after(delay, [to, parcel = std::move(parcel)]() mutable {
-    if (parcel->isolated != to->isolated()) return;
-    if (parcel->incarnation != 0 && parcel->incarnation != to->incarnation()) return;
+  world_.schedule().after(delay, [this, parcel = std::move(parcel)]() mutable {
+    SimProcess* const to = world_.addressee(parcel->to);
+    if (to == nullptr || parcel->isolated != to->isolated()) return;
     to->happen(to->life(),
                [to, parcel = std::move(parcel)] { to->deliver(std::move(parcel->arrived)); });
   });

@@ -21,7 +21,7 @@ bool Oracle::was_committed(const CommitRecord& record) const {
 }
 
 const Oracle::Fence& Oracle::fence(const SimProcess& process) {
-  Fence& fence = fences_[process.name()];
+  Fence& fence = fences_[&process];
   if (fence.life != process.life()) fence = {process.life(), 0, 0};
   return fence;
 }
@@ -29,11 +29,11 @@ const Oracle::Fence& Oracle::fence(const SimProcess& process) {
 void Oracle::on_send(const SimProcess& from, const Message& message) {
   if (const auto* const stopped = std::get_if<Stopped>(&message)) {
     fence(from);
-    std::uint64_t& through = fences_[from.name()].stopped;
+    std::uint64_t& through = fences_[&from].stopped;
     through = std::max(through, stopped->attempt);
   } else if (const auto* const prepared = std::get_if<Prepared>(&message)) {
     fence(from);
-    Fence& last = fences_[from.name()];
+    Fence& last = fences_[&from];
     if (prepared->attempt <= last.stopped) {
       world_.fail(from.name() + " is prepared for attempt " + std::to_string(prepared->attempt) +
                   ", which it had called stopped");
@@ -64,11 +64,8 @@ void Oracle::on_call(const ControlRequest& request, const ControlReply& reply) {
   const auto* const join = std::get_if<JoinRequest>(&request);
   const auto* const joined = std::get_if<Joined>(&reply.value);
   if (join == nullptr || joined == nullptr || joined->outcome != JoinOutcome::kJoined) return;
-  SimProcess* const process = world_.find(join->endpoint.name);
-  if (process->role() != Role::kReceiver || !process->alive() ||
-      process->incarnation() != join->endpoint.incarnation) {
-    return;
-  }
+  SimProcess* const process = world_.find(join->endpoint);
+  if (process == nullptr || process->role() != Role::kReceiver) return;
   // Who has taken part in an attempt since the commit was admitted by its prepare; that it joined
   // is then answered again, whatever the attempt has written.
   if (fence(*process).prepared > committed().id.baseline) return;
@@ -118,8 +115,8 @@ void Oracle::on_commit(const ControlRecords& before, const ControlRecords& after
   obsolete_.erase(obsolete_.begin(), obsolete_.lower_bound(attempt.attempt));
   payloads_.erase(payloads_.begin(), payloads_.lower_bound(attempt.attempt));
   for (const Endpoint& endpoint : attempt.receivers) {
-    SimProcess* const process = world_.find(endpoint.name);
-    if (!process->alive() || process->incarnation() != endpoint.incarnation) continue;
+    SimProcess* const process = world_.find(endpoint);
+    if (process == nullptr) continue;
     const auto& receiver = static_cast<ReceiverProcess&>(*process);
     compare(receiver, commit, "is committed");
     if (world_.gate(receiver.engine()).serving()) {
@@ -135,8 +132,8 @@ void Oracle::check_members() {
   const Membership membership = world_.control().plane().read_members().value();
   for (const Member& member : membership.members) {
     if (member.role != Role::kReceiver || member.state != MemberState::kMember) continue;
-    SimProcess* const process = world_.find(member.endpoint.name);
-    if (!process->alive() || process->incarnation() != member.endpoint.incarnation) continue;
+    SimProcess* const process = world_.find(member.endpoint);
+    if (process == nullptr) continue;
     const std::uint32_t engine = static_cast<ReceiverProcess&>(*process).engine();
     const auto& serving = world_.gate(engine).serving();
     if (serving && *serving != committed().id) {

@@ -17,6 +17,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "dcr/control.h"
@@ -83,7 +84,7 @@ class Oracle {
   // Since the last commit: owners of attempts that were opened, and whether an operator aborted.
   std::map<std::uint64_t, std::vector<OwnerBinding>> written_;
   bool aborted_ = false;
-  std::map<std::string, Fence> fences_;
+  std::unordered_map<const SimProcess*, Fence> fences_;
   std::map<std::uint64_t, std::uint64_t> payloads_;  // by attempt
   std::uint64_t payloads_most_ = 0;
 };

@@ -30,11 +30,21 @@ OwnerWorkDone done_of(Kind kind, std::uint64_t number, Status status) {
 
 }  // namespace
 
-OwnerProcess::OwnerProcess(World& world, std::uint32_t rank)
-    : MachineProcess(world, Role::kOwner, "owner-" + std::to_string(rank)), rank_(rank) {}
+OwnerProcess::OwnerProcess(World& world, std::uint32_t rank, bool spare)
+    : MachineProcess(world, Role::kOwner, "owner-" + std::to_string(rank)),
+      rank_(rank),
+      spare_(spare) {}
+
+SimOwner& OwnerProcess::model() { return world_.model().owner(rank_, spare_); }
+
+// Nobody waits any more for what its refits come to.
+void OwnerProcess::become_zombie() {
+  SimProcess::become_zombie();
+  world_.trainer().died(rank_);
+}
 
 void OwnerProcess::begin() {
-  SimOwner& owner = world_.model().owner(rank_);
+  SimOwner& owner = model();
   if (kept_) {
     owner.group().drop_attempt();
     baseline_ = std::exchange(kept_, std::nullopt);
@@ -69,19 +79,19 @@ void OwnerProcess::lose() {
   working_ = false;
   ++turn_;
   baseline_.reset();
-  world_.trainer().died(rank_);
+  if (!zombie()) world_.trainer().died(rank_);
 }
 
 void OwnerProcess::load(std::uint32_t weights) {
   weights_ = weights;
-  world_.model().owner(rank_).load(world_.model().shards(weights, rank_));
+  model().load(world_.model().shards(weights, rank_));
 }
 
 void OwnerProcess::refit(RefitCalled call) { step(std::move(call)); }
 
 void OwnerProcess::carry_out(OwnerEffect& effect) {
   if (const auto* const finished = std::get_if<RefitFinished>(&effect)) {
-    world_.trainer().finished(rank_, *finished);
+    if (!zombie()) world_.trainer().finished(rank_, *finished);
     return;
   }
   if (std::holds_alternative<StopSending>(effect)) give_up();
@@ -134,7 +144,7 @@ void OwnerProcess::begin_work(const ConstructAndSend& work) {
     std::array<PayloadSink*, 1> sinks = {&sink};
     Attempt attempt = work.attempt;
     attempt.run = world_.run_id();
-    auto prepared = world_.model().owner(rank_).group().prepare(attempt, sinks);
+    auto prepared = model().group().prepare(attempt, sinks);
     status = prepared.status();
     if (prepared.ok()) sending.done.result = prepared->front();
     sending.payloads = std::move(sink.payloads);
@@ -154,8 +164,7 @@ void OwnerProcess::begin_work(const SendBaseline& work) {
   if (status.ok()) {
     KeepSink sink;
     std::array<PayloadSink*, 1> sinks = {&sink};
-    status = world_.model()
-                 .owner(rank_)
+    status = model()
                  .group()
                  .restore({world_.restore_run_id(), sending.attempt, work.version.version}, sinks)
                  .status();
@@ -199,7 +208,7 @@ void OwnerProcess::finish_sending(Status status) {
 }
 
 OwnerWorkDone OwnerProcess::carry_out_short(const OwnerEffect& work) {
-  OwnerGroup& group = world_.model().owner(rank_).group();
+  OwnerGroup& group = model().group();
   if (const auto* const stop = std::get_if<StopSending>(&work)) {
     group.drop_attempt();
     return done_of(Kind::kStopSending, stop->attempt, payloads_->stop_and_wait(stop->attempt));

@@ -1,7 +1,8 @@
 // A process of a simulated world: one machine of the protocol, in one life after another. A life
 // ends when the process is killed, when its machine ends, or with the world; whatever it had sent
 // by then lives on. A paused process does nothing, not even the rest of a step's effects, and
-// catches up when it goes on.
+// catches up when it goes on. A zombie is a process that is taken for dead and is not: another one
+// of its name was started, and it goes on beside that with all it had.
 #pragma once
 
 #include <algorithm>
@@ -38,6 +39,7 @@ class SimProcess {
   const std::string& name() const { return name_; }
   bool alive() const { return alive_; }
   std::uint64_t life() const { return life_; }
+  bool zombie() const { return zombie_; }
   bool paused() const { return pause_left() > 0; }
   // Reaches neither other processes nor, if `control`, the control plane.
   bool isolated() const;
@@ -49,6 +51,8 @@ class SimProcess {
   void pause(Microseconds duration);
   void isolate(Microseconds duration) { isolated_until_ = until(duration); }
   void heal();
+  // Another process of its name is about to be started. REQUIRES: alive().
+  virtual void become_zombie() { zombie_ = true; }
 
   // Dies when its machines have had so many more effects.
   void die_after(std::uint64_t effects) { dies_after_ = effects; }
@@ -98,6 +102,7 @@ class SimProcess {
   const Role role_;
   const std::string name_;
   bool alive_ = false;
+  bool zombie_ = false;
   std::uint64_t life_ = 0;
   Milliseconds clock_offset_ = 0;
   Microseconds paused_until_ = 0;

@@ -35,8 +35,13 @@ class CoordinatorProcess final
 
 class OwnerProcess final : public MachineProcess<OwnerEndpoint, OwnerEvent, OwnerEffect> {
  public:
-  OwnerProcess(World& world, std::uint32_t rank);
+  // `spare`: its weights and baseline lie where those of a zombie of its name do not.
+  OwnerProcess(World& world, std::uint32_t rank, bool spare = false);
 
+  std::uint32_t rank() const { return rank_; }
+  bool spare() const { return spare_; }
+  std::uint32_t weights() const { return weights_; }
+  void become_zombie() override;
   // How its next lives begin: with these weights, and with this version's baseline, or none.
   void begin_with(std::uint32_t weights, std::optional<VersionId> baseline) {
     weights_ = weights;
@@ -54,6 +59,7 @@ class OwnerProcess final : public MachineProcess<OwnerEndpoint, OwnerEvent, Owne
   void carry_out(OwnerEffect& effect) override;
   void answered(const OwnerEvent& event) override;
 
+  SimOwner& model();
   void begin_next();
   void begin_work(const ConstructAndSend& work);
   void begin_work(const SendBaseline& work);
@@ -74,6 +80,7 @@ class OwnerProcess final : public MachineProcess<OwnerEndpoint, OwnerEvent, Owne
   };
 
   const std::uint32_t rank_;
+  const bool spare_;
   std::uint32_t weights_ = 0;
   std::optional<VersionId> baseline_;
   std::optional<VersionId> kept_;
@@ -87,6 +94,8 @@ class OwnerProcess final : public MachineProcess<OwnerEndpoint, OwnerEvent, Owne
 class NodeProcess final : public MachineProcess<NodeEndpoint, NodeEvent, NodeEffect> {
  public:
   NodeProcess(World& world, std::uint32_t number);
+
+  std::uint32_t number() const { return number_; }
 
  private:
   using Key = std::tuple<StreamId, std::uint32_t, std::uint64_t>;  // stream, owner, number
@@ -107,6 +116,7 @@ class NodeProcess final : public MachineProcess<NodeEndpoint, NodeEvent, NodeEff
   void hand_over(const HandOver& work);
   void drop(const DropPayloads& work);
 
+  const std::uint32_t number_;
   std::map<Key, Held> held_;
 };
 
@@ -137,6 +147,9 @@ class ReceiverProcess final
 
   SimReceiver& model();
   void begin_next();
+  void begin_applying(const ApplyQueued& work);
+  void land(ReceiverWorkDone done, Image whole, std::uint64_t slices);
+  void finish_with(ReceiverWorkDone done);
   ReceiverWorkDone carry_out_now(const ReceiverEffect& work);
   Status ingest(const IngestPayload& work, ReceiverWorkDone* done);
   void compare(const CompareSample& work, ReceiverWorkDone* done);
@@ -152,7 +165,7 @@ class ReceiverProcess final
   std::deque<ReceiverEffect> work_;
   bool working_ = false;
   std::uint64_t turn_ = 0;
-  std::optional<Image> before_;       // of what is being applied
+  std::optional<Image> before_;       // of the slice that is being applied
   std::optional<StreamId> applying_;  // while writes are made
 };
 

@@ -103,10 +103,66 @@ void ReceiverProcess::begin_next() {
     if (turn != turn_) return;
     const ReceiverEffect work = std::move(work_.front());
     work_.pop_front();
-    ReceiverWorkDone done = carry_out_now(work);
-    if (world_.hooks().receiver_work) world_.hooks().receiver_work(*this, &done);
-    step_later(world_.work_time(), std::move(done), &turn_);
+    if (const auto* const apply = std::get_if<ApplyQueued>(&work)) return begin_applying(*apply);
+    finish_with(carry_out_now(work));
   });
+}
+
+void ReceiverProcess::finish_with(ReceiverWorkDone done) {
+  if (world_.hooks().receiver_work) world_.hooks().receiver_work(*this, &done);
+  step_later(world_.work_time(), std::move(done), &turn_);
+}
+
+// What the writes make of the storage is known at once; it gets there slice by slice.
+void ReceiverProcess::begin_applying(const ApplyQueued& work) {
+  const Image before = model().image();
+  ReceiverWorkDone done;
+  done.kind = ReceiverWorkDone::Kind::kApplyQueued;
+  done.stream = work.stream;
+  applying_ = work.stream;
+  const Result<std::uint64_t> applied = model().receiver().apply();
+  applying_.reset();
+  done.status = applied.status();
+  if (applied.ok()) done.applied = *applied;
+  Image whole = model().image();
+  const std::uint64_t slices = 1 + world_.prng().below(world_.swarm().slices_max);
+  if (slices == 1 || whole == before) {
+    before_ = before;
+    return finish_with(std::move(done));
+  }
+  model().set_image(before);
+  land(std::move(done), std::move(whole), slices);
+}
+
+// The next of so many slices, each an equal part of the bytes that still differ.
+void ReceiverProcess::land(ReceiverWorkDone done, Image whole, std::uint64_t slices) {
+  world_.oracle().on_write(*this, done.stream);
+  before_ = model().image();
+  Image next = *before_;
+  std::uint64_t differ = 0;
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    for (std::size_t at = 0; at < whole[i].size(); ++at) differ += whole[i][at] != next[i][at];
+  }
+  std::uint64_t left = differ / slices;
+  if (slices == 1) left = differ;
+  for (std::size_t i = 0; i < whole.size() && left > 0; ++i) {
+    for (std::size_t at = 0; at < whole[i].size() && left > 0; ++at) {
+      if (whole[i][at] == next[i][at]) continue;
+      next[i][at] = whole[i][at];
+      --left;
+    }
+  }
+  model().set_image(next);
+  if (slices == 1) return finish_with(std::move(done));
+  struct Rest {
+    ReceiverWorkDone done;
+    Image whole;
+  };
+  later(world_.work_time(),
+        [this, turn = turn_, slices,
+         rest = std::make_unique<Rest>(Rest{std::move(done), std::move(whole)})] {
+          if (turn == turn_) land(std::move(rest->done), std::move(rest->whole), slices - 1);
+        });
 }
 
 void ReceiverProcess::answered(const ReceiverEvent& event) {
@@ -137,15 +193,6 @@ ReceiverWorkDone ReceiverProcess::carry_out_now(const ReceiverEffect& work) {
   } else if (const auto* const sample = std::get_if<CompareSample>(&work)) {
     done.kind = ReceiverWorkDone::Kind::kCompareSample;
     compare(*sample, &done);
-  } else if (const auto* const apply = std::get_if<ApplyQueued>(&work)) {
-    done.kind = ReceiverWorkDone::Kind::kApplyQueued;
-    done.stream = apply->stream;
-    before_ = model().image();
-    applying_ = apply->stream;
-    const Result<std::uint64_t> applied = receiver.apply();
-    applying_.reset();
-    done.status = applied.status();
-    if (applied.ok()) done.applied = *applied;
   } else if (const auto* const finish = std::get_if<FinishStream>(&work)) {
     done.kind = ReceiverWorkDone::Kind::kFinishStream;
     done.stream = finish->stream;

@@ -91,7 +91,7 @@ void Trainer::refit(std::uint32_t rank) {
   calls_[rank].called = true;
   if (!same) owner.load(weights_);
   owner.later(between(world_.prng(), 0, 3000), [this, rank, same, call = calls_made_, &owner] {
-    if (call != calls_made_ || !calling_) return;
+    if (call != calls_made_ || !calling_ || owner.zombie()) return;
     calls_[rank].after = world_.control().plane().read().value().transition.attempt;
     owner.refit({label_, asynchronous_, same});
   });

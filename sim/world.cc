@@ -77,6 +77,29 @@ SimProcess* World::find(const std::string& name) {
   return found == by_name_.end() ? nullptr : found->second;
 }
 
+SimProcess* World::find(const Endpoint& endpoint) {
+  const auto is_it = [&](const SimProcess* process) {
+    return process != nullptr && process->alive() && process->incarnation() == endpoint.incarnation;
+  };
+  if (SimProcess* const process = find(endpoint.name); is_it(process)) return process;
+  SimProcess* const zombie = zombie_of(endpoint.name);
+  return is_it(zombie) ? zombie : nullptr;
+}
+
+// Who does not say which one is meant may still be connected to the zombie.
+SimProcess* World::addressee(const Endpoint& endpoint) {
+  if (endpoint.incarnation != 0) return find(endpoint);
+  SimProcess* const zombie = zombie_of(endpoint.name);
+  return zombie != nullptr && prng_.below(2) == 0 ? zombie : find(endpoint.name);
+}
+
+SimProcess* World::zombie_of(const std::string& name) {
+  for (const auto& zombie : zombies_) {
+    if (zombie->alive() && zombie->name() == name) return zombie.get();
+  }
+  return nullptr;
+}
+
 void World::start_all() {
   for (OwnerProcess* owner : owners_) owner->begin_with(0, VersionId{});
   for (std::uint32_t engine = 0; engine < model_.engines(); ++engine) kill_engine(engine);
@@ -150,11 +173,13 @@ void World::ended(SimProcess& process, const Status& status) {
   trace([&] { return process.name() + " ends: " + (status.ok() ? "done" : status.message()); });
   if (process.role() == Role::kOwner) static_cast<OwnerProcess&>(process).keep();
   process.die("its machine has ended");
+  if (process.zombie()) return;
   if (&process != aborter_) start_later(process, between(prng_, 100, 50'000));
 }
 
 void World::died(SimProcess& process) {
   count_fault("process dies between two effects");
+  if (process.zombie()) return;
   if (process.role() == Role::kReceiver) {
     const std::uint32_t engine = static_cast<ReceiverProcess&>(process).engine();
     if (swarm_.kills_engines && (!swarm_.restarts_receivers || prng_.below(2) == 0)) {
@@ -255,6 +280,7 @@ void World::sudden() {
 void World::crash_suddenly() {
   SimProcess* const process = victim();
   if (process == nullptr || !process->alive()) return;
+  if (swarm_.zombies && prng_.below(2) == 0 && make_zombie(*process)) return;
   if (prng_.below(3) > 0) return process->die_after(prng_.below(25));
   process->die("sudden");
   died(*process);
@@ -329,7 +355,8 @@ void World::run_until(Microseconds time, const std::function<bool()>& done) {
   }
 }
 
-// The refit is committed, every engine serves it, and nothing of an attempt is left.
+// The refit is committed, every engine serves it, and nothing of an attempt is left but what a
+// zombie may have put when all was removed: that goes with the next attempt.
 bool World::settled() {
   if (trainer_->calling() || !refit_committed_) return false;
   const VersionId& committed = oracle_.committed().id;
@@ -339,7 +366,7 @@ bool World::settled() {
   for (const auto& process : processes_) {
     if (!process->alive() && process.get() != aborter_) return false;
   }
-  return payloads_.objects() == 0;
+  return payloads_.objects() == 0 || zombie_owners_;
 }
 
 std::string World::unsettled() {
@@ -371,6 +398,9 @@ void World::rescue() {
 void World::transition(std::uint32_t number) {
   if (hooks().before_transition) hooks().before_transition(*this, number);
   refit_committed_ = false;
+  zombie_owners_ = std::any_of(zombies_.begin(), zombies_.end(), [](const auto& zombie) {
+    return zombie->alive() && zombie->role() == Role::kOwner;
+  });
   if (!trainer_->calling()) trainer_->call();
   faults_on_ = swarm_.faulty;
   if (faults_on_) {
@@ -408,6 +438,7 @@ WorldResult World::run() {
   result_.failures = trainer_->failures();
   result_.retried = trainer_->retried();
   result_.commits = oracle_.commits();
+  result_.zombies = zombies_.size();
   result_.events = schedule_.events();
   result_.hash = schedule_.hash();
   result_.death_came = !death_;

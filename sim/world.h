@@ -63,6 +63,7 @@ struct WorldResult {
   std::uint64_t failures = 0;
   std::uint64_t retried = 0;  // transitions with more than one attempt
   std::uint64_t faults = 0;
+  std::uint64_t zombies = 0;
   std::uint64_t events = 0;
   std::uint64_t hash = 0;
   bool death_came = true;  // that of set_death(), if there was one
@@ -103,7 +104,12 @@ class World {
     return "node-" + std::to_string(engine % swarm_.nodes);
   }
 
+  // The one that was started last.
   SimProcess* find(const std::string& name);
+  // That of an incarnation, a zombie too; null: none lives.
+  SimProcess* find(const Endpoint& endpoint);
+  // Whom a message to an endpoint reaches; null: nobody.
+  SimProcess* addressee(const Endpoint& endpoint);
   OwnerProcess& owner(std::uint32_t rank) { return *owners_[rank]; }
   ReceiverProcess& receiver(std::uint32_t index) { return *receivers_[index]; }
   GateProcess& gate(std::uint32_t engine) { return *gates_[engine]; }
@@ -152,6 +158,12 @@ class World {
   void pause_suddenly();
   void cut_off_suddenly();
   SimProcess* victim();
+  SimProcess* zombie_of(const std::string& name);
+  // False: the process cannot be one now.
+  bool make_zombie(SimProcess& process);
+  SimProcess& replace(SimProcess& old, std::unique_ptr<SimProcess> process);
+  void replace(std::vector<SimProcess*>* among, SimProcess& old,
+               std::unique_ptr<SimProcess> process);
   Microseconds down_time();
   void kill_engine(std::uint32_t engine);
   void heal();
@@ -178,6 +190,7 @@ class World {
   Oracle oracle_;
   std::unique_ptr<Trainer> trainer_;
   std::vector<std::unique_ptr<SimProcess>> processes_;
+  std::vector<std::unique_ptr<SimProcess>> zombies_;  // and those that died since
   std::unordered_map<std::string, SimProcess*> by_name_;
   std::vector<OwnerProcess*> owners_;
   std::vector<ReceiverProcess*> receivers_;
@@ -189,6 +202,7 @@ class World {
   Microseconds slowness_ = 1;
   bool owners_may_die_ = false;   // else engines may: never both, someone has to hold K
   bool refit_committed_ = false;  // the last one
+  bool zombie_owners_ = false;    // in this transition
   std::optional<DeathPoint> death_;
   WorldResult result_;
 };

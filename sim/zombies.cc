@@ -1,0 +1,65 @@
+// Processes that are taken for dead and are not: another one of the same name is started, while
+// they go on, or wake up some time later, with whatever they had begun.
+#include <algorithm>
+#include <utility>
+
+#include "base/assert.h"
+#include "sim/world.h"
+
+namespace dcr {
+namespace {
+
+constexpr Microseconds kKilledAtLast = 10'000'000;
+
+}  // namespace
+
+SimProcess& World::replace(SimProcess& old, std::unique_ptr<SimProcess> process) {
+  count_fault("process is taken for dead");
+  trace([&] { return old.name() + " is a zombie"; });
+  SimProcess& started = *process;
+  by_name_[old.name()] = &started;
+  const auto found = std::find_if(processes_.begin(), processes_.end(),
+                                  [&](const auto& one) { return one.get() == &old; });
+  DCR_ASSERT(found != processes_.end());
+  zombies_.push_back(std::exchange(*found, std::move(process)));
+  old.become_zombie();
+  // Often it is taken for dead as it does nothing.
+  if (prng_.below(2) == 0) old.pause(prng_.below(2000 * swarm_.waits.leader_ms));
+  schedule_.after(prng_.below(kKilledAtLast), [&old] { old.die("it is killed at last"); });
+  return started;
+}
+
+void World::replace(std::vector<SimProcess*>* among, SimProcess& old,
+                    std::unique_ptr<SimProcess> process) {
+  std::replace(among->begin(), among->end(), &old, process.get());
+  start_later(replace(old, std::move(process)), down_time());
+}
+
+bool World::make_zombie(SimProcess& process) {
+  if (zombie_of(process.name()) != nullptr) return false;
+  switch (process.role()) {
+    case Role::kCoordinator:
+      replace(&coordinators_, process,
+              std::make_unique<CoordinatorProcess>(*this, process.name(), false));
+      return true;
+    case Role::kNode:
+      replace(&nodes_, process,
+              std::make_unique<NodeProcess>(*this, static_cast<NodeProcess&>(process).number()));
+      return true;
+    case Role::kOwner: {
+      auto& old = static_cast<OwnerProcess&>(process);
+      auto started = std::make_unique<OwnerProcess>(*this, old.rank(), !old.spare());
+      started->begin_with(old.weights(), std::nullopt);
+      owners_[old.rank()] = started.get();
+      zombie_owners_ = true;
+      start_later(replace(old, std::move(started)), down_time());
+      return true;
+    }
+    case Role::kReceiver:  // these go with their engines
+    case Role::kGate:
+      return false;
+  }
+  return false;
+}
+
+}  // namespace dcr
