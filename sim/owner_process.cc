@@ -67,8 +67,8 @@ void OwnerProcess::begin() {
 }
 
 void OwnerProcess::lose() {
-  // What it was just sending may still get there.
-  if (sending_ && sending_->next < sending_->payloads.size() &&
+  // What it was just sending may still get there; what a zombie sends is late already.
+  if (sending_ && !zombie() && sending_->next < sending_->payloads.size() &&
       world_.fault(500, "object lands late")) {
     world_.land_later(sending_->attempt, rank_, sending_->transport == restores_.get(),
                       sending_->next, std::move(sending_->payloads[sending_->next]));
@@ -181,6 +181,7 @@ void OwnerProcess::send_next() {
   later(world_.store_time(), [this, turn = turn_] {
     if (turn != turn_) return;
     const bool ends = sending_->next == sending_->payloads.size();
+    if (zombie()) world_.zombie_puts();
     const Status status = ends ? sending_->transport->end(sending_->attempt) : send_one();
     if (ends || !status.ok()) return finish_sending(status);
     const OwnerProgress progress{sending_->next, sending_->bytes};

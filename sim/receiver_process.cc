@@ -115,7 +115,7 @@ void ReceiverProcess::finish_with(ReceiverWorkDone done) {
 
 // What the writes make of the storage is known at once; it gets there slice by slice.
 void ReceiverProcess::begin_applying(const ApplyQueued& work) {
-  const Image before = model().image();
+  Image before = model().image();
   ReceiverWorkDone done;
   done.kind = ReceiverWorkDone::Kind::kApplyQueued;
   done.stream = work.stream;
@@ -124,12 +124,12 @@ void ReceiverProcess::begin_applying(const ApplyQueued& work) {
   applying_.reset();
   done.status = applied.status();
   if (applied.ok()) done.applied = *applied;
-  Image whole = model().image();
   const std::uint64_t slices = 1 + world_.prng().below(world_.swarm().slices_max);
-  if (slices == 1 || whole == before) {
-    before_ = before;
+  if (slices == 1 || model().image() == before) {
+    before_ = std::move(before);
     return finish_with(std::move(done));
   }
+  Image whole = model().image();
   model().set_image(before);
   land(std::move(done), std::move(whole), slices);
 }
@@ -144,7 +144,6 @@ void ReceiverProcess::land(ReceiverWorkDone done, Image whole, std::uint64_t sli
     for (std::size_t at = 0; at < whole[i].size(); ++at) differ += whole[i][at] != next[i][at];
   }
   std::uint64_t left = differ / slices;
-  if (slices == 1) left = differ;
   for (std::size_t i = 0; i < whole.size() && left > 0; ++i) {
     for (std::size_t at = 0; at < whole[i].size() && left > 0; ++at) {
       if (whole[i][at] == next[i][at]) continue;

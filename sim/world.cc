@@ -366,7 +366,7 @@ bool World::settled() {
   for (const auto& process : processes_) {
     if (!process->alive() && process.get() != aborter_) return false;
   }
-  return payloads_.objects() == 0 || zombie_owners_;
+  return payloads_.objects() == 0 || zombie_put_;
 }
 
 std::string World::unsettled() {
@@ -398,9 +398,7 @@ void World::rescue() {
 void World::transition(std::uint32_t number) {
   if (hooks().before_transition) hooks().before_transition(*this, number);
   refit_committed_ = false;
-  zombie_owners_ = std::any_of(zombies_.begin(), zombies_.end(), [](const auto& zombie) {
-    return zombie->alive() && zombie->role() == Role::kOwner;
-  });
+  zombie_put_ = false;
   if (!trainer_->calling()) trainer_->call();
   faults_on_ = swarm_.faulty;
   if (faults_on_) {

@@ -139,6 +139,7 @@ class World {
   bool dies_here(const SimProcess& process, const char* effect, bool after);
   void operator_needed(SimProcess& coordinator, const std::string& text);
   void refit_ended(bool committed);
+  void zombie_puts() { zombie_put_ = true; }
   void start_later(SimProcess& process, Microseconds delay);
   void land_later(std::uint64_t attempt, std::uint32_t owner, bool restore, std::uint64_t number,
                   Bytes bytes);
@@ -202,7 +203,7 @@ class World {
   Microseconds slowness_ = 1;
   bool owners_may_die_ = false;   // else engines may: never both, someone has to hold K
   bool refit_committed_ = false;  // the last one
-  bool zombie_owners_ = false;    // in this transition
+  bool zombie_put_ = false;       // an object, in this transition
   std::optional<DeathPoint> death_;
   WorldResult result_;
 };

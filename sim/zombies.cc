@@ -51,7 +51,6 @@ bool World::make_zombie(SimProcess& process) {
       auto started = std::make_unique<OwnerProcess>(*this, old.rank(), !old.spare());
       started->begin_with(old.weights(), std::nullopt);
       owners_[old.rank()] = started.get();
-      zombie_owners_ = true;
       start_later(replace(old, std::move(started)), down_time());
       return true;
     }
