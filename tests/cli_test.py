@@ -6,6 +6,7 @@
 Only Python's standard library; checkpoints are written here byte by byte.
 """
 
+import errno
 import json
 import os
 import pty
@@ -563,8 +564,14 @@ class ProgressTest(DcrTest):
                 check=False,
             )
             os.close(terminal)
-            shown = os.read(master, 10_000).decode()
+            shown = b""
+            try:
+                while read := os.read(master, 10_000):  # of what was written, some at a time
+                    shown += read
+            except OSError as ended:  # as Linux says that the terminal is closed
+                self.assertEqual(ended.errno, errno.EIO)
             os.close(master)
+            shown = shown.decode()
             self.assertEqual(ran.returncode, 0)
             self.assertRegex(shown, r"^\rverify: .* of 2.\.. kB \(\d+ %\)")
             self.assertNotIn("\n", shown)
