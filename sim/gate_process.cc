@@ -9,6 +9,7 @@ GateProcess::GateProcess(World& world, std::uint32_t engine)
 void GateProcess::begin() {
   GateOptions options;
   options.engine = name();
+  options.engine_instance = engine_instance_;
   for (std::uint32_t rank = 0; rank < world_.model().ranks(); ++rank) {
     options.receivers.push_back("receiver-" +
                                 std::to_string(engine_ * world_.model().ranks() + rank));
@@ -33,7 +34,7 @@ void GateProcess::carry_out(GateEffect& effect) {
     if (world_.fault(world_.swarm().open_fails, "gate does not open")) {
       done.status = {Code::kIo, "the caches cannot be invalidated"};
     } else {
-      world_.oracle().on_open(*this, engine_, opens->committed);
+      world_.oracle().on_open(*this, opens->committed);
       serving_ = opens->committed.id;
     }
     step_later(world_.work_time(), done, nullptr);

@@ -239,8 +239,17 @@ Status SimModel::make_owners(std::vector<std::unique_ptr<SimOwner>>* made) {
   return {};
 }
 
+Result<std::unique_ptr<SimReceiver>> SimModel::make_receiver(std::uint32_t rank) {
+  auto made = std::make_unique<SimReceiver>(catalogue(), plans_[rank], rank);
+  DCR_ASSIGN(made->receiver_, Receiver::create(catalogue(), made->loader_, made->guarded_,
+                                               *executor_, receiver_options_));
+  made->set_image(dense(0, rank));
+  DCR_TRY(made->receiver_->prewarm());
+  return made;
+}
+
 Status SimModel::make_receivers() {
-  ReceiverOptions options;
+  ReceiverOptions& options = receiver_options_;
   for (const auto& owner : owners_) {
     std::vector<OwnerBox>& boxes = options.owners.emplace_back();
     for (auto& [tensor, box] : owner->owner().item_boxes()) boxes.push_back({tensor, box});
@@ -257,23 +266,17 @@ Status SimModel::make_receivers() {
     DCR_ASSIGN(ReceiverRank of_rank, plan.rank(catalogue(), rank));
     plans_.push_back(std::move(of_rank));
   }
-  std::vector<bool> collective(catalogue().size(), false);
+  collective_.assign(catalogue().size(), false);
   for (std::uint32_t index = 0; index < receivers(); ++index) {
-    const std::uint32_t rank = index % ranks_;
-    receivers_.push_back(std::make_unique<SimReceiver>(catalogue(), plans_[rank], rank));
-    SimReceiver& made = *receivers_.back();
-    DCR_ASSIGN(made.receiver_,
-               Receiver::create(catalogue(), made.loader_, made.guarded_, *executor_, options));
-    made.set_image(dense(0, rank));
-    DCR_TRY(made.receiver_->prewarm());
+    DCR_ASSIGN(std::unique_ptr<SimReceiver> made, make_receiver(index % ranks_));
     for (std::uint32_t t = 0; t < catalogue().size(); ++t) {
-      if (made.receiver_->classes()[t].collective) collective[t] = true;
+      if (made->receiver_->classes()[t].collective) collective_[t] = true;
     }
+    receivers_.push_back(std::move(made));
   }
   for (const auto& made : receivers_) {
-    for (std::uint32_t t = 0; t < catalogue().size(); ++t) {
-      if (collective[t]) DCR_TRY(made->receiver_->require_scratch(t));
-      const TensorClass& one = made->receiver_->classes()[t];
+    DCR_TRY(require_scratch(*made));
+    for (const TensorClass& one : made->receiver_->classes()) {
       if (one.path == TensorPath::kRefused) return Status(Code::kUnsupported, one.reason);
     }
   }
@@ -284,9 +287,36 @@ Status SimModel::make_receivers() {
   return {};
 }
 
+// What one of the receivers loads together with others takes the same way on all.
+Status SimModel::require_scratch(SimReceiver& receiver) const {
+  for (std::uint32_t t = 0; t < catalogue().size(); ++t) {
+    if (collective_[t]) DCR_TRY(receiver.receiver_->require_scratch(t));
+  }
+  return {};
+}
+
 SimOwner& SimModel::owner(std::uint32_t rank, bool spare) {
   if (spare && spare_owners_.empty()) DCR_ASSERT(make_owners(&spare_owners_).ok());
   return *(spare ? spare_owners_ : owners_)[rank];
+}
+
+SimReceiver& SimModel::receiver(std::uint32_t index, bool spare) {
+  if (!spare) return *receivers_[index];
+  spare_receivers_.resize(receivers_.size());
+  std::unique_ptr<SimReceiver>& made = spare_receivers_[index];
+  if (!made) {
+    made = make_receiver(index % ranks_).value();
+    DCR_ASSERT(require_scratch(*made).ok());
+  }
+  return *made;
+}
+
+void SimModel::unguard() {
+  for (const auto* const made : {&receivers_, &spare_receivers_}) {
+    for (const auto& receiver : *made) {
+      if (receiver) receiver->memory().set_guard(nullptr);
+    }
+  }
 }
 
 std::size_t SimModel::items() const {

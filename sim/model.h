@@ -140,7 +140,9 @@ class SimModel {
   // The process of a rank; `spare`: another one of the same rank, made when it is first asked for.
   SimOwner& owner(std::uint32_t rank, bool spare = false);
   // `index`: engine × ranks + rank.
-  SimReceiver& receiver(std::uint32_t index) { return *receivers_[index]; }
+  SimReceiver& receiver(std::uint32_t index, bool spare = false);
+  // No receiver's writes are seen any more.
+  void unguard();
 
   const std::vector<Bytes>& shards(std::uint32_t weights, std::uint32_t owner);
   const Image& dense(std::uint32_t weights, std::uint32_t rank);
@@ -153,6 +155,8 @@ class SimModel {
   Status build();
   Status make_owners(std::vector<std::unique_ptr<SimOwner>>* made);
   Status make_receivers();
+  Result<std::unique_ptr<SimReceiver>> make_receiver(std::uint32_t rank);
+  Status require_scratch(SimReceiver& receiver) const;
   void make_weights();
   std::uint64_t remembered_bytes_max(const std::vector<std::vector<OwnerBox>>& owners) const;
 
@@ -162,8 +166,10 @@ class SimModel {
   std::uint32_t engines_ = 1;
   std::uint32_t ranks_ = 1;
   std::uint64_t bucket_bytes_ = 1;  // of owners
+  ReceiverOptions receiver_options_;
+  std::vector<bool> collective_;  // by tensor, which receivers load as one
   std::vector<std::unique_ptr<SimOwner>> owners_, spare_owners_;
-  std::vector<std::unique_ptr<SimReceiver>> receivers_;
+  std::vector<std::unique_ptr<SimReceiver>> receivers_, spare_receivers_;
   std::vector<ReceiverRank> plans_;       // by rank
   std::vector<std::vector<Need>> needs_;  // by rank
   std::vector<TensorSpec> specs_;

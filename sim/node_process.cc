@@ -111,8 +111,9 @@ void NodeProcess::hand_over(const HandOver& work) {
   }
   world_.oracle().on_hand_over(*this, work.stream);
   if (world_.fault(world_.swarm().hand_over_lost, "payload not handed over")) return;
-  SimProcess* const to = world_.find(work.receiver.name);
-  if (to == nullptr || to->role() != Role::kReceiver) {
+  SimProcess* const to = world_.find(work.receiver);
+  if (to == nullptr) return;  // nobody of this incarnation is left
+  if (to->role() != Role::kReceiver) {
     return world_.fail(name() + " hands a payload to " + work.receiver.name);
   }
   auto* const receiver = static_cast<ReceiverProcess*>(to);

@@ -119,7 +119,7 @@ void Oracle::on_commit(const ControlRecords& before, const ControlRecords& after
     if (process == nullptr) continue;
     const auto& receiver = static_cast<ReceiverProcess&>(*process);
     compare(receiver, commit, "is committed");
-    if (world_.gate(receiver.engine()).serving()) {
+    if (receiver.gate().serving()) {
       world_.fail("the gate of " + endpoint.name + " is open at the commit of " +
                   text_of(commit.id));
     }
@@ -134,8 +134,7 @@ void Oracle::check_members() {
     if (member.role != Role::kReceiver || member.state != MemberState::kMember) continue;
     SimProcess* const process = world_.find(member.endpoint);
     if (process == nullptr) continue;
-    const std::uint32_t engine = static_cast<ReceiverProcess&>(*process).engine();
-    const auto& serving = world_.gate(engine).serving();
+    const auto& serving = static_cast<ReceiverProcess&>(*process).gate().serving();
     if (serving && *serving != committed().id) {
       world_.fail(member.endpoint.name + " is a member and its gate serves " + text_of(*serving) +
                   " when " + text_of(committed().id) + " is committed");
@@ -147,9 +146,7 @@ void Oracle::compare(const ReceiverProcess& receiver, const CommitRecord& commit
                      const char* when) {
   const auto weights = world_.trainer().weights_of(committed.label);
   if (!weights) return world_.fail("the label " + committed.label + " was never given");
-  const auto differs = world_.model()
-                           .receiver(receiver.index())
-                           .differs(world_.model().dense(*weights, receiver.rank()));
+  const auto differs = receiver.model().differs(world_.model().dense(*weights, receiver.rank()));
   if (differs) {
     world_.diverged(receiver.name() + " " + when + ", but does not hold " + text_of(committed.id) +
                     ": " + *differs);
@@ -163,7 +160,7 @@ void Oracle::on_write(const ReceiverProcess& receiver, const StreamId& stream) {
   const std::string what = receiver.name() + " writes of " +
                            (stream.restore ? "restore " : "attempt ") +
                            std::to_string(stream.number);
-  if (world_.gate(receiver.engine()).serving()) {
+  if (receiver.gate().serving()) {
     world_.fail(what + " while its gate is open");
   }
   if (stream.restore) return;
@@ -173,14 +170,14 @@ void Oracle::on_write(const ReceiverProcess& receiver, const StreamId& stream) {
   if (stream.number < last.prepared) world_.fail(what + ", though a later one is prepared");
 }
 
-void Oracle::on_open(const GateProcess& gate, std::uint32_t engine, const CommitRecord& committed) {
+void Oracle::on_open(const GateProcess& gate, const CommitRecord& committed) {
   if (!was_committed(committed)) {
     return world_.fail(gate.name() + " opens for " + text_of(committed.id) + " " + committed.label +
                        ", which is not what was committed");
   }
   world_.trace([&] { return gate.name() + " opens for " + text_of(committed.id); });
-  for (std::uint32_t rank = 0; rank < world_.model().ranks(); ++rank) {
-    compare(world_.receiver(engine * world_.model().ranks() + rank), committed, "serves requests");
+  for (const ReceiverProcess* receiver : gate.receivers()) {
+    compare(*receiver, committed, "serves requests");
   }
 }
 

@@ -41,7 +41,7 @@ class Oracle {
   void on_call(const ControlRequest& request, const ControlReply& reply);
   void on_commit(const ControlRecords& before, const ControlRecords& after);
   void on_write(const ReceiverProcess& receiver, const StreamId& stream);
-  void on_open(const GateProcess& gate, std::uint32_t engine, const CommitRecord& committed);
+  void on_open(const GateProcess& gate, const CommitRecord& committed);
   void on_put(const OwnerProcess& owner, std::uint64_t attempt, bool restore);
   void on_hand_over(const NodeProcess& node, const StreamId& stream);
   void on_baseline(const OwnerProcess& owner, std::uint64_t version);

@@ -120,14 +120,21 @@ class NodeProcess final : public MachineProcess<NodeEndpoint, NodeEvent, NodeEff
   std::map<Key, Held> held_;
 };
 
+class GateProcess;
+
 class ReceiverProcess final
     : public MachineProcess<ReceiverEndpoint, ReceiverEvent, ReceiverEffect>,
       private WriteGuard {
  public:
-  ReceiverProcess(World& world, std::uint32_t index);
+  // `spare`: its memory is not that of a zombie of its name.
+  ReceiverProcess(World& world, std::uint32_t index, bool spare = false);
 
-  std::uint32_t index() const { return index_; }
   std::uint32_t engine() const { return engine_; }
+  bool spare() const { return spare_; }
+  SimReceiver& model() const;
+  // Of its engine, set when that is made; a zombie's is a zombie.
+  void set_gate(const GateProcess* gate) { gate_ = gate; }
+  const GateProcess& gate() const { return *gate_; }
   std::uint32_t rank() const { return rank_; }
   // Something of its storage may be on its way.
   bool writing() const { return before_.has_value(); }
@@ -145,7 +152,6 @@ class ReceiverProcess final
   void answered(const ReceiverEvent& event) override;
   void on_write() override;
 
-  SimReceiver& model();
   void begin_next();
   void begin_applying(const ApplyQueued& work);
   void land(ReceiverWorkDone done, Image whole, std::uint64_t slices);
@@ -159,6 +165,8 @@ class ReceiverProcess final
   const std::uint32_t index_;
   const std::uint32_t engine_;
   const std::uint32_t rank_;
+  const bool spare_;
+  const GateProcess* gate_ = nullptr;
   std::optional<std::uint32_t> base_;  // of the next life
   std::uint32_t base_weights_ = 0;     // of this one, if it began with some
   std::map<Key, std::shared_ptr<const DecodedPayload>> handed_over_;
@@ -173,6 +181,13 @@ class GateProcess final : public MachineProcess<Gate, GateEvent, GateEffect> {
  public:
   GateProcess(World& world, std::uint32_t engine);
 
+  std::uint32_t engine() const { return engine_; }
+  // Of its engine when that starts, and its receivers' too.
+  void set_engine_instance(std::uint64_t instance) { engine_instance_ = instance; }
+  std::uint64_t engine_instance() const { return engine_instance_; }
+  // Of its engine, by rank; set when that is made.
+  void set_receivers(std::vector<ReceiverProcess*> receivers) { receivers_ = std::move(receivers); }
+  const std::vector<ReceiverProcess*>& receivers() const { return receivers_; }
   // Requests may run, under this version.
   const std::optional<VersionId>& serving() const { return serving_; }
 
@@ -183,6 +198,8 @@ class GateProcess final : public MachineProcess<Gate, GateEvent, GateEffect> {
   void answered(const GateEvent& event) override;
 
   const std::uint32_t engine_;
+  std::uint64_t engine_instance_ = 1;
+  std::vector<ReceiverProcess*> receivers_;
   std::optional<VersionId> serving_;
   std::uint64_t draining_ = 0;  // closes that are not answered
   std::uint64_t turn_ = 0;      // of those: requests that were failed drain no longer

@@ -4,13 +4,14 @@
 
 namespace dcr {
 
-ReceiverProcess::ReceiverProcess(World& world, std::uint32_t index)
+ReceiverProcess::ReceiverProcess(World& world, std::uint32_t index, bool spare)
     : MachineProcess(world, Role::kReceiver, "receiver-" + std::to_string(index)),
       index_(index),
       engine_(index / world.model().ranks()),
-      rank_(index % world.model().ranks()) {}
+      rank_(index % world.model().ranks()),
+      spare_(spare) {}
 
-SimReceiver& ReceiverProcess::model() { return world_.model().receiver(index_); }
+SimReceiver& ReceiverProcess::model() const { return world_.model().receiver(index_, spare_); }
 
 void ReceiverProcess::begin() {
   model().memory().set_guard(this);
@@ -18,6 +19,7 @@ void ReceiverProcess::begin() {
   ReceiverEndpointOptions options;
   options.name = name();
   options.engine = World::engine_name(engine_);
+  options.engine_instance = gate_->engine_instance();
   options.details.node = world_.node_of(engine_);
   options.details.catalogue = world_.model().catalogue().schema();
   options.details.fingerprint = world_.model().fingerprint(rank_);

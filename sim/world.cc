@@ -38,11 +38,7 @@ World::World(SimModel& model, std::uint64_t seed, WorldOptions options)
   trace([&] { return swarm_.text(); });
 }
 
-World::~World() {
-  for (std::uint32_t i = 0; i < model_.receivers(); ++i) {
-    model_.receiver(i).memory().set_guard(nullptr);
-  }
-}
+World::~World() { model_.unguard(); }
 
 void World::make_processes() {
   const auto add = [this](auto process, auto* list) {
@@ -70,6 +66,15 @@ void World::make_processes() {
   aborter_ = aborter.get();
   by_name_[aborter->name()] = aborter_;
   processes_.push_back(std::move(aborter));
+  for (std::uint32_t engine = 0; engine < model_.engines(); ++engine) connect_engine(engine);
+}
+
+// An engine's processes know each other.
+void World::connect_engine(std::uint32_t engine) {
+  const auto first = receivers_.begin() + std::ptrdiff_t{engine} * model_.ranks();
+  const std::vector<ReceiverProcess*> ranks(first, first + model_.ranks());
+  for (ReceiverProcess* const receiver : ranks) receiver->set_gate(gates_[engine]);
+  gates_[engine]->set_receivers(ranks);
 }
 
 SimProcess* World::find(const std::string& name) {
@@ -112,6 +117,7 @@ void World::start_all() {
 // for it, or has not.
 void World::kill_engine(std::uint32_t engine) {
   gates_[engine]->die("its engine is killed");
+  gates_[engine]->set_engine_instance(++engine_instances_);
   for (std::uint32_t rank = 0; rank < model_.ranks(); ++rank) {
     const std::uint32_t index = engine * model_.ranks() + rank;
     receivers_[index]->die("its engine is killed");
@@ -121,14 +127,14 @@ void World::kill_engine(std::uint32_t engine) {
         static_cast<std::uint32_t>(other ? 1 + prng_.below(SimModel::kWeights - 1) : 0);
     Image image = model_.dense(weights, rank);
     if (!loaded) model_.scramble(prng_, rank, &image);
-    model_.receiver(index).set_image(image);
+    receivers_[index]->model().set_image(image);
     receivers_[index]->begin_with_base(loaded ? std::optional(weights) : std::nullopt);
   }
 }
 
 void World::start_later(SimProcess& process, Microseconds delay) {
   schedule_.after(delay, [&process, life = process.life()] {
-    if (!process.alive() && process.life() == life) process.start();
+    if (!process.alive() && !process.zombie() && process.life() == life) process.start();
   });
 }
 

@@ -162,9 +162,11 @@ class World {
   SimProcess* zombie_of(const std::string& name);
   // False: the process cannot be one now.
   bool make_zombie(SimProcess& process);
+  bool make_zombie_engine(std::uint32_t engine);
   SimProcess& replace(SimProcess& old, std::unique_ptr<SimProcess> process);
   void replace(std::vector<SimProcess*>* among, SimProcess& old,
                std::unique_ptr<SimProcess> process);
+  void connect_engine(std::uint32_t engine);
   Microseconds down_time();
   void kill_engine(std::uint32_t engine);
   void heal();
@@ -191,6 +193,7 @@ class World {
   Oracle oracle_;
   std::unique_ptr<Trainer> trainer_;
   std::vector<std::unique_ptr<SimProcess>> processes_;
+  std::uint64_t engine_instances_ = 0;                // so far
   std::vector<std::unique_ptr<SimProcess>> zombies_;  // and those that died since
   std::unordered_map<std::string, SimProcess*> by_name_;
   std::vector<OwnerProcess*> owners_;

@@ -54,11 +54,37 @@ bool World::make_zombie(SimProcess& process) {
       start_later(replace(old, std::move(started)), down_time());
       return true;
     }
-    case Role::kReceiver:  // these go with their engines
+    case Role::kReceiver:
+      return make_zombie_engine(static_cast<ReceiverProcess&>(process).engine());
     case Role::kGate:
-      return false;
+      return false;  // with its engine only
   }
   return false;
+}
+
+// Whatever of the engine is dead stays so. Its memory is free when all of the zombie before it is.
+bool World::make_zombie_engine(std::uint32_t engine) {
+  if (!swarm_.kills_engines || zombie_of(gates_[engine]->name()) != nullptr) return false;
+  const std::vector<ReceiverProcess*>& ranks = gates_[engine]->receivers();
+  if (std::any_of(ranks.begin(), ranks.end(), [&](const ReceiverProcess* receiver) {
+        return zombie_of(receiver->name()) != nullptr;
+      })) {
+    return false;
+  }
+  const Microseconds down = down_time();
+  const auto take_place = [&](auto** place, auto started) {
+    auto* const old = std::exchange(*place, started.get());
+    start_later(replace(*old, std::move(started)), down);
+  };
+  take_place(&gates_[engine], std::make_unique<GateProcess>(*this, engine));
+  for (std::uint32_t rank = 0; rank < model_.ranks(); ++rank) {
+    const std::uint32_t index = engine * model_.ranks() + rank;
+    take_place(&receivers_[index],
+               std::make_unique<ReceiverProcess>(*this, index, !receivers_[index]->spare()));
+  }
+  connect_engine(engine);
+  kill_engine(engine);
+  return true;
 }
 
 }  // namespace dcr

@@ -9,7 +9,7 @@
 //   owner->begin_refit("step 7", false);       // every rank, once it has stepped
 //   do outcome = owner->wait(100); while (!outcome);   // what was committed, or why not
 //
-//   auto receiver = dcr::RunReceiver::join(*run, "engine-0.0", "engine-0");
+//   auto receiver = dcr::RunReceiver::join(*run, "engine-0.0", {.engine = "engine-0"});
 //   while (!receiver->find_owners(100)) {}                        // then trace with its tensors
 //   receiver->serve(*embedded_receiver);                          // until stop()
 //
@@ -132,6 +132,15 @@ class RunOwner {
   std::unique_ptr<State> state_;
 };
 
+struct RunReceiverOptions {
+  std::string engine;  // its name, which its gate has
+  // The same number for an engine's gate and all its receivers, which is drawn at random when the
+  // engine starts, from 1 to 2^62: what another engine of this name says, which was taken for dead
+  // and is not, its gate does not hear. 0: a number of this RunSession's, as where all of an engine
+  // joins through one.
+  std::uint64_t engine_instance = 0;
+};
+
 struct ServeOptions {
   // Called on a thread of the receiver's whenever an attempt's or a restore's payloads are all
   // applied, before it says so; an error fails the attempt; may be empty.
@@ -146,9 +155,10 @@ struct ServeOptions {
 // and serve().
 class RunReceiver {
  public:
-  // Errors: kExists, a receiver of this name takes part already; as RunOwner::join.
+  // Errors: kExists, a receiver of this name takes part already; kInvalidArgument, the engine's
+  // instance; as RunOwner::join.
   static Result<std::unique_ptr<RunReceiver>> join(RunSession& run, const std::string& name,
-                                                   const std::string& engine,
+                                                   RunReceiverOptions options,
                                                    const CancelToken* cancel = nullptr);
   ~RunReceiver();
   RunReceiver(const RunReceiver&) = delete;
@@ -192,6 +202,7 @@ struct RunGateOptions {
   // Requests that have not finished half of `drain_ms` (the run's settings) after the gate began to
   // close are failed; else it goes on waiting for them, and attempts fail after the whole of it.
   bool fail_overdue = false;
+  std::uint64_t engine_instance = 0;  // see RunReceiverOptions
 };
 
 // What a gate has done: everything of it is answered by RunGate::done.

@@ -260,13 +260,18 @@ class Run:
         receivers: Sequence[str],
         agent: GateAgent,
         fail_overdue: bool = False,
+        engine_instance: int = 0,
     ) -> "Gate":
         """Joins as the request gate of an engine, which has these receivers.
 
         `fail_overdue`: requests that have not finished half of `drain_ms` (of the run's settings)
         after the gate began to close are failed; else it goes on waiting for them.
+        `engine_instance`: a number from 1 to 2^62 that is drawn at random when the engine starts,
+        the same for its gate and all its receivers. What receivers of another engine of this name
+        say, which was taken for dead and is not, the gate does not hear. By default it is a number
+        of this process: an engine of several processes has to draw one and hand it on.
         """
-        return Gate(self, engine, receivers, agent, fail_overdue)
+        return Gate(self, engine, receivers, agent, fail_overdue, engine_instance)
 
     def receiver(
         self,
@@ -279,6 +284,7 @@ class Run:
         base: str | os.PathLike[str] | None = None,
         before_prewarm: Callable[[], None] | None = None,
         after_apply: Callable[[], None] | None = None,
+        engine_instance: int = 0,
     ) -> "Receiver":
         """Joins as the receiver of one of an engine's ranks, whose parameters `model` has.
 
@@ -289,6 +295,7 @@ class Run:
         they are written. `before_prewarm` is
         called before the loader is traced, and may raise what makes this module no receiver.
         `after_apply` is called when the changes of an attempt are all applied.
+        `engine_instance`: as `gate` says.
         """
         never = tuple(never_loaded)
         loaded = [base] if base is not None else []
@@ -306,7 +313,7 @@ class Run:
             loaded.clear()  # from now on it holds what refits bring
             return made
 
-        return Receiver(self, name, engine, make, after_apply)
+        return Receiver(self, name, engine, make, after_apply, engine_instance)
 
     def join(self, member: Any) -> None:
         """Has `member.close()` called before the run is closed."""
@@ -360,6 +367,7 @@ class Gate:
         receivers: Sequence[str],
         agent: GateAgent,
         fail_overdue: bool = False,
+        engine_instance: int = 0,
     ) -> None:
         self.engine = engine
         self._failure = ""  # of the agent's last call
@@ -369,7 +377,13 @@ class Gate:
         self._agent = agent
         self._log = run.has_endpoint(engine, "gate")
         agent.close(False)  # receivers are told that it is closed as soon as there is a gate
-        self._core = _core.RunGate(run.core, engine, list(receivers), fail_overdue=fail_overdue)
+        self._core = _core.RunGate(
+            run.core,
+            engine,
+            list(receivers),
+            fail_overdue=fail_overdue,
+            engine_instance=engine_instance,
+        )
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._serve, name=f"dcr-gate-{engine}", daemon=True)
         self._thread.start()
@@ -495,6 +509,7 @@ class Receiver:
         engine: str,
         make: Callable[[Sequence[Tensor], Sequence[Sequence[Box]]], Traced],
         after_apply: Callable[[], None] | None,
+        engine_instance: int = 0,
     ) -> None:
         self.name = name
         self._make = make
@@ -505,7 +520,7 @@ class Receiver:
         """How often it has traced: `placements` are others when this is another number."""
         self._placements: Callable[[], dict[str, Placement]] = dict
         self._log = run.has_endpoint(name, "receiver", _rank_of(name))
-        self._core = _core.RunReceiver(run.core, name, engine)
+        self._core = _core.RunReceiver(run.core, name, engine, engine_instance=engine_instance)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._serve, name=f"dcr-{name}", daemon=True)
         self._thread.start()

@@ -89,8 +89,9 @@ class PythonRunReceiver : public Handle<RunReceiver> {
   using Tensor = std::tuple<std::string, std::string, Shape>;
   using Box = std::tuple<std::uint32_t, std::uint64_t, Shape, Shape>;
 
-  PythonRunReceiver(PythonRun& run, const std::string& name, const std::string& engine)
-      : Handle("the receiver", join(run, name, engine)) {}
+  PythonRunReceiver(PythonRun& run, const std::string& name, const std::string& engine,
+                    std::uint64_t engine_instance)
+      : Handle("the receiver", join(run, name, {engine, engine_instance})) {}
 
   bool find_owners(double seconds) {
     const std::shared_ptr<RunReceiver> receiver = core();
@@ -163,10 +164,10 @@ class PythonRunReceiver : public Handle<RunReceiver> {
 
  private:
   static std::unique_ptr<RunReceiver> join(PythonRun& run, const std::string& name,
-                                           const std::string& engine) {
+                                           RunReceiverOptions options) {
     const std::shared_ptr<RunSession> session = run.core();
     return run_blocking<std::unique_ptr<RunReceiver>>([&](const Blocking& call) {
-      return RunReceiver::join(*session, name, engine, call.cancel);
+      return RunReceiver::join(*session, name, std::move(options), call.cancel);
     });
   }
 };
@@ -174,8 +175,9 @@ class PythonRunReceiver : public Handle<RunReceiver> {
 class PythonRunGate : public Handle<RunGate> {
  public:
   PythonRunGate(PythonRun& run, const std::string& engine, std::vector<std::string> receivers,
-                bool fail_overdue)
-      : Handle("the gate", join(run, engine, {std::move(receivers), fail_overdue})) {}
+                bool fail_overdue, std::uint64_t engine_instance)
+      : Handle("the gate",
+               join(run, engine, {std::move(receivers), fail_overdue, engine_instance})) {}
 
   std::optional<std::tuple<std::uint64_t, bool, std::string, bool>> next(double seconds) {
     const std::shared_ptr<RunGate> gate = core();
@@ -249,8 +251,9 @@ void bind_members(nb::module_& module) {
 
   nb::class_<PythonRunReceiver> receiver(module, "RunReceiver",
                                          "A serving rank's receiver in a run.");
-  receiver.def(nb::init<PythonRun&, const std::string&, const std::string&>(), nb::arg("run"),
-               nb::arg("name"), nb::arg("engine"), nb::keep_alive<1, 2>());
+  receiver.def(nb::init<PythonRun&, const std::string&, const std::string&, std::uint64_t>(),
+               nb::arg("run"), nb::arg("name"), nb::arg("engine"), nb::kw_only(),
+               nb::arg("engine_instance") = 0, nb::keep_alive<1, 2>());
   receiver.def("find_owners", &PythonRunReceiver::find_owners, nb::arg("seconds"),
                "Whether owners are there; waits for a tenth of a second at most.");
   receiver.def_prop_ro("tensors", &PythonRunReceiver::tensors, "(name, dtype, shape), ascending.");
@@ -272,9 +275,10 @@ void bind_members(nb::module_& module) {
   forbid_pickling(receiver);
 
   nb::class_<PythonRunGate> gate(module, "RunGate", "An engine's request gate in a run.");
-  gate.def(nb::init<PythonRun&, const std::string&, std::vector<std::string>, bool>(),
-           nb::arg("run"), nb::arg("engine"), nb::arg("receivers"), nb::kw_only(),
-           nb::arg("fail_overdue") = false, nb::keep_alive<1, 2>());
+  gate.def(
+      nb::init<PythonRun&, const std::string&, std::vector<std::string>, bool, std::uint64_t>(),
+      nb::arg("run"), nb::arg("engine"), nb::arg("receivers"), nb::kw_only(),
+      nb::arg("fail_overdue") = false, nb::arg("engine_instance") = 0, nb::keep_alive<1, 2>());
   gate.def("next", &PythonRunGate::next, nb::arg("seconds"),
            "(number, open, label, fail requests), or None; waits for a tenth of a second at most. "
            "One that fails requests comes while one that waits for them is not done.");

@@ -320,9 +320,9 @@ def test_settings_are_those_of_rank_0(channels: Any) -> None:
         second.agree(Settings("here", "mine"), lambda: False)
     given = Settings("there", "engine", "wait", "abort", True)
     assert first.agree(given, lambda: True) is given
-    assert second.agree(Settings("here", "mine"), lambda: True) == Settings(
-        "here", "engine", "wait", "wait", False
-    )
+    agreed = second.agree(Settings("here", "mine"), lambda: True)
+    assert agreed == Settings("here", "engine", "wait", "wait", False)
+    assert agreed.engine_instance == given.engine_instance
     store.set("dcr/settings", json.dumps({"engine": "engine"}))
     store.get("dcr/settings")  # which is answered: it is there for others too
     with pytest.raises(dcr.errors.Corrupt):

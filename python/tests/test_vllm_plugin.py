@@ -101,7 +101,10 @@ def test_names(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Settings.of(config) == Settings(
         "somewhere", f"engine-{config.instance_id}", "keep", "wait", False
     )
-    assert pickle.loads(pickle.dumps(Settings.of(config))) == Settings.of(config)
+    settings = Settings.of(config)
+    assert pickle.loads(pickle.dumps(settings)) == settings == Settings.of(config)
+    assert 1 <= settings.engine_instance <= 2**62
+    assert settings.engine_instance != Settings.of(config).engine_instance
     monkeypatch.setenv("DCR_RUN", "/elsewhere")
     monkeypatch.setattr(config, "additional_config", {"dcr": {"engine": "left", "pause": "wait"}})
     assert Settings.of(config) == Settings("/elsewhere", "left", "wait", "wait", False)

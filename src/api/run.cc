@@ -115,6 +115,13 @@ Result<std::string> RunSession::State::owner_name(std::uint32_t rank, std::uint3
                     " owners, and the trainer has " + std::to_string(ranks) + " ranks");
 }
 
+Result<std::uint64_t> RunSession::State::engine_instance(std::uint64_t chosen) const {
+  if (chosen == 0) return own_engine_instance;
+  if (chosen <= kCounterMax) return chosen;
+  return Status(Code::kInvalidArgument,
+                "the engine's instance " + std::to_string(chosen) + " is more than 2^62");
+}
+
 Result<std::string> RunSession::State::node_of(const std::string& engine) const {
   if (directory != nullptr) return std::string(kDirectoryNode);
   for (const EngineConfig& one : listed.engines) {

@@ -50,6 +50,7 @@ Status RunGate::State::start() {
           GateOptions machine;
           machine.engine = member->name();
           machine.receivers = options.receivers;
+          machine.engine_instance = options.engine_instance;
           if (options.fail_overdue) machine.drain_overdue = GateOptions::DrainOverdue::kAbort;
           machine.waits = member->context().config().waits;
           return Gate(std::move(machine));
@@ -83,6 +84,7 @@ RunGate::~RunGate() = default;
 Result<std::unique_ptr<RunGate>> RunGate::join(RunSession& run, const std::string& engine,
                                                RunGateOptions options, const CancelToken* cancel) {
   if (options.receivers.empty()) return Status(Code::kInvalidArgument, engine + " has no receiver");
+  DCR_ASSIGN(options.engine_instance, run.state()->engine_instance(options.engine_instance));
   DCR_ASSIGN(std::unique_ptr<RunMember> member,
              RunMember::enter(run.state(), engine, Role::kGate, "", cancel));
   auto state = std::make_unique<State>(std::move(member), std::move(options));

@@ -36,9 +36,9 @@ std::vector<std::vector<CanonicalBox>> canonical_boxes(
 }  // namespace
 
 struct RunReceiver::State {
-  State(std::unique_ptr<RunMember> of, std::string engine_name, std::string node_name)
+  State(std::unique_ptr<RunMember> of, RunReceiverOptions chosen, std::string node_name)
       : member(std::move(of)),
-        engine(std::move(engine_name)),
+        options(std::move(chosen)),
         node(std::move(node_name)),
         watch(member->context(), sources_path(member->context().config())) {}
 
@@ -51,7 +51,7 @@ struct RunReceiver::State {
   }
 
   const std::unique_ptr<RunMember> member;
-  const std::string engine;
+  const RunReceiverOptions options;
   const std::string node;
   SourceWatch watch;
   std::optional<JoinedSource> joined;
@@ -70,21 +70,22 @@ Status RunReceiver::State::serve(EmbeddedReceiver& receiver, const ServeOptions&
     return chosen.applied ? chosen.applied() : Status();
   };
   ReceiverWork work(context, {*inner.receiver, *inner.memory, {}, 0, hook});
-  ReceiverHostOptions options;
-  options.name = member->name();
-  options.engine = engine;
-  options.details.node = node;
-  options.details.catalogue = joined->source.digest;
-  options.details.fingerprint = inner.receiver->fingerprint();
-  options.details.needs = needs_of(inner.receiver->classes());
-  options.owners = joined->owners.names;
-  options.base_exists = false;
-  options.audit = chosen.audit;
+  ReceiverHostOptions machine;
+  machine.name = member->name();
+  machine.engine = options.engine;
+  machine.engine_instance = options.engine_instance;
+  machine.details.node = node;
+  machine.details.catalogue = joined->source.digest;
+  machine.details.fingerprint = inner.receiver->fingerprint();
+  machine.details.needs = needs_of(inner.receiver->classes());
+  machine.owners = joined->owners.names;
+  machine.base_exists = false;
+  machine.audit = chosen.audit;
   std::atomic<bool> ended{false};
-  options.cancelled = [&] { return ended || member->stopping(); };
-  options.ended = [&] { return watch.changed(joined->owners); };
+  machine.cancelled = [&] { return ended || member->stopping(); };
+  machine.ended = [&] { return watch.changed(joined->owners); };
   DCR_ASSIGN(const std::unique_ptr<ReceiverHost> opened,
-             ReceiverHost::open(context, std::move(options), work));
+             ReceiverHost::open(context, std::move(machine), work));
   const auto show = [this](ReceiverHost* now) {
     const std::lock_guard<std::mutex> lock(mutex);
     host = now;
@@ -105,13 +106,14 @@ RunReceiver::RunReceiver(std::unique_ptr<State> state) : state_(std::move(state)
 RunReceiver::~RunReceiver() = default;
 
 Result<std::unique_ptr<RunReceiver>> RunReceiver::join(RunSession& run, const std::string& name,
-                                                       const std::string& engine,
+                                                       RunReceiverOptions options,
                                                        const CancelToken* cancel) {
+  DCR_ASSIGN(options.engine_instance, run.state()->engine_instance(options.engine_instance));
   DCR_ASSIGN(std::unique_ptr<RunMember> member,
-             RunMember::enter(run.state(), name, Role::kReceiver, engine, cancel));
-  DCR_ASSIGN(std::string node, run.state()->node_of(engine));
+             RunMember::enter(run.state(), name, Role::kReceiver, options.engine, cancel));
+  DCR_ASSIGN(std::string node, run.state()->node_of(options.engine));
   return std::make_unique<RunReceiver>(
-      std::make_unique<State>(std::move(member), engine, std::move(node)));
+      std::make_unique<State>(std::move(member), std::move(options), std::move(node)));
 }
 
 Result<bool> RunReceiver::find_owners(std::uint64_t wait_ms) {
@@ -152,7 +154,8 @@ Status RunReceiver::refuse(const Status& why) {
       [&] {
         RefusedReceiverOptions options;
         options.name = state_->member->name();
-        options.engine = state_->engine;
+        options.engine = state_->options.engine;
+        options.engine_instance = state_->options.engine_instance;
         options.failure = failure_of(why);
         options.waits = context.config().waits;
         return RefusedReceiver(std::move(options));

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/cancelled.h"
+#include "base/secure_random.h"
 #include "dcr/run.h"
 #include "run/endpoint_loop.h"
 #include "run/process_context.h"
@@ -39,9 +40,12 @@ struct RunSession::State {
   std::function<void(const std::string& endpoint, const std::string& text)> problem;
   CancelToken cancel;
   std::unique_ptr<ProcessContext> context;  // uses the above
+  std::uint64_t own_engine_instance = random_number(kCounterMax);
 
   // The name of an owner of this rank.
   Result<std::string> owner_name(std::uint32_t rank, std::uint32_t ranks) const;
+  // `chosen`, or that of this process where it is 0.
+  Result<std::uint64_t> engine_instance(std::uint64_t chosen) const;
   // The node that feeds an engine's receivers.
   Result<std::string> node_of(const std::string& engine) const;
 };

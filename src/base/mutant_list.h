@@ -56,6 +56,7 @@ inline constexpr Mutant kMutants[] = {
      "a gate opens when one receiver of its engine has proven its version"},
     {"gate_ignores_record", "a gate opens whatever version its receivers hold, members or not"},
     {"gate_answers_before_drain", "a gate calls itself closed while requests run"},
+    {"gate_hears_strangers", "a gate believes receivers of another engine of its name"},
 };
 
 }  // namespace dcr

@@ -12,4 +12,11 @@ void fill_random(MutableByteSpan out) {
   randombytes_buf(out.data(), out.size());
 }
 
+std::uint64_t random_number(std::uint64_t most) {
+  DCR_ASSERT(most != 0 && (most & (most - 1)) == 0);
+  std::uint8_t bytes[sizeof(std::uint64_t)];
+  fill_random(bytes);
+  return load_little<std::uint64_t>(bytes) % most + 1;
+}
+
 }  // namespace dcr

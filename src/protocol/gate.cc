@@ -42,10 +42,17 @@ void Gate::on(const MessageArrived& event) {
   }
 }
 
-// Who speaks, unless it is not of this engine or was replaced. A new incarnation has said nothing.
-Gate::Receiver* Gate::hear(const Endpoint& from) {
+// Who speaks, unless it is not of this engine, or of another instance of it, or was replaced. A new
+// incarnation has said nothing.
+Gate::Receiver* Gate::hear(const Endpoint& from, std::uint64_t engine_instance) {
   for (Receiver& receiver : receivers_) {
-    if (receiver.name != from.name || receiver.incarnation > from.incarnation) continue;
+    if (receiver.name != from.name) continue;
+    receiver.stranger = engine_instance != options_.engine_instance;
+    if (receiver.stranger && !DCR_MUTANT("gate_hears_strangers")) {
+      DCR_PROBE("a receiver of another instance of the engine is not heard");
+      return nullptr;
+    }
+    if (receiver.incarnation > from.incarnation) return nullptr;
     if (receiver.incarnation < from.incarnation) {
       receiver.incarnation = from.incarnation;
       receiver.sequence = 0;
@@ -60,7 +67,7 @@ Gate::Receiver* Gate::hear(const Endpoint& from) {
 }
 
 void Gate::on_close(const Endpoint& from, const GateClose& message) {
-  Receiver* const receiver = hear(from);
+  Receiver* const receiver = hear(from, message.engine_instance);
   // An older one came late: what the receiver said since stands.
   if (receiver == nullptr || message.sequence < receiver->sequence) return;
   if (message.sequence == receiver->sequence && !receiver->closing) return;
@@ -72,7 +79,7 @@ void Gate::on_close(const Endpoint& from, const GateClose& message) {
 }
 
 void Gate::on_proof(const Endpoint& from, const GateProof& message) {
-  Receiver* const receiver = hear(from);
+  Receiver* const receiver = hear(from, message.engine_instance);
   if (receiver == nullptr) return;
   if (message.sequence > receiver->sequence || DCR_MUTANT("gate_takes_old_proofs")) {
     receiver->sequence = message.sequence;
@@ -92,7 +99,7 @@ void Gate::on_proof(const Endpoint& from, const GateProof& message) {
 }
 
 void Gate::on_refused(const Endpoint& from, const Refused& message) {
-  Receiver* const receiver = hear(from);
+  Receiver* const receiver = hear(from, message.engine_instance);
   if (receiver == nullptr || !receiver->refused.empty()) return;
   receiver->refused =
       message.failure.message.empty() ? "it does not say why" : message.failure.message;
@@ -154,7 +161,10 @@ std::string Gate::unproven() const {
       return receiver.name + (receiver.why.empty() ? " writes, or is about to"
                                                    : " has no version: " + receiver.why);
     }
-    if (!receiver.proof) return receiver.name + " has proven no version to this gate";
+    if (!receiver.proof) {
+      return receiver.name + " has proven no version to this gate" +
+             (receiver.stranger ? "; one of another instance of the engine speaks" : "");
+    }
   }
   if (!committed_) return "the control plane was not read yet";
   for (const Receiver& receiver : receivers_) {
@@ -302,6 +312,7 @@ GateState Gate::state() const {
   state.open = state_ == State::kOpen;
   if (state.open) state.serving = serving_;
   state.reason = reason();
+  state.engine_instance = options_.engine_instance;
   return state;
 }
 

@@ -3,9 +3,10 @@
 //
 // It opens when one linearizable read of the control plane shows K = (v, g) and, for every receiver
 // of the engine, the incarnation that proved to this incarnation of the gate that it holds (v, g)
-// whole; then label, caches, gate, in this order. It closes when a receiver is about to write or
-// takes no part any more, and when it cannot show any more, for membership_ms, that what it serves
-// is committed and its receivers are members. What it waits for is always in its state.
+// whole, and is of this instance of the engine; then label, caches, gate, in this order. It closes
+// when a receiver is about to write or takes no part any more, and when it cannot show any more,
+// for membership_ms, that what it serves is committed and its receivers are members. What it waits
+// for is always in its state.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +22,8 @@ namespace dcr {
 struct GateOptions {
   std::string engine;                  // its name
   std::vector<std::string> receivers;  // of the engine, all of them
+  // Drawn by the engine when it started (docs/PROTOCOL.md "Gate"); its receivers have the same.
+  std::uint64_t engine_instance = 1;
   // When requests do not drain in time: fail them at half of `drain_ms`, so that the attempt need
   // not fail, or go on waiting.
   enum class DrainOverdue : std::uint8_t { kWait, kAbort };
@@ -72,6 +75,7 @@ class Gate {
     std::string why;                // what it said with it
     std::optional<VersionId> proof;
     std::string refused;       // why it takes no part; empty: it does
+    bool stranger = false;     // one of its name and of another instance of the engine spoke last
     std::uint64_t member = 0;  // incarnation that is a member, as last read; 0: none
     Milliseconds tell_at = 0;  // say again how the gate stands
   };
@@ -87,7 +91,7 @@ class Gate {
   void on_close(const Endpoint& from, const GateClose& message);
   void on_proof(const Endpoint& from, const GateProof& message);
   void on_refused(const Endpoint& from, const Refused& message);
-  Receiver* hear(const Endpoint& from);
+  Receiver* hear(const Endpoint& from, std::uint64_t engine_instance);
   void take_members(const Membership& all);
   void advance();
   void follow_session();

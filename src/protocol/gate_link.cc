@@ -8,8 +8,8 @@
 
 namespace dcr {
 
-GateLink::GateLink(std::string gate, Milliseconds repeat_ms)
-    : gate_(std::move(gate)), repeat_ms_(repeat_ms) {}
+GateLink::GateLink(std::string gate, std::uint64_t engine_instance, Milliseconds repeat_ms)
+    : gate_(std::move(gate)), engine_instance_(engine_instance), repeat_ms_(repeat_ms) {}
 
 void GateLink::start(Milliseconds now) {
   state_ = State::kNone;
@@ -55,7 +55,7 @@ void GateLink::closed_by(const Endpoint& gate, const GateIsClosed& message) {
 }
 
 void GateLink::state_of(const Endpoint& gate, const GateState& message, Milliseconds now) {
-  if (!known(gate)) return;
+  if (message.engine_instance != engine_instance_ || !known(gate)) return;
   open_ = message.open;
   reason_ = message.reason;
   if (state_ != State::kProving) return;
@@ -72,8 +72,9 @@ void GateLink::state_of(const Endpoint& gate, const GateState& message, Millisec
 std::optional<SendMessage> GateLink::due(Milliseconds now) {
   if (now < repeat_at_) return std::nullopt;
   repeat_at_ = now + repeat_ms_;
-  if (state_ == State::kClosing) return SendMessage{gate_, 0, GateClose{sequence_, why_}};
-  return SendMessage{gate_, proven_to_, GateProof{sequence_, version_}};
+  if (state_ == State::kClosing)
+    return SendMessage{gate_, 0, GateClose{sequence_, why_, engine_instance_}};
+  return SendMessage{gate_, proven_to_, GateProof{sequence_, version_, engine_instance_}};
 }
 
 }  // namespace dcr

@@ -2,7 +2,8 @@
 // written, proves a version after. What it says is repeated until the gate has it.
 //
 // Closed means: the gate, in whichever incarnation it lives, answered the newest GateClose, and
-// nothing was proven since. A gate that starts anew starts closed and knows no proof.
+// nothing was proven since. A gate that starts anew starts closed and knows no proof. One of
+// another instance of the engine is none.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@ namespace dcr {
 
 class GateLink {
  public:
-  GateLink(std::string gate, Milliseconds repeat_ms);
+  GateLink(std::string gate, std::uint64_t engine_instance, Milliseconds repeat_ms);
 
   // The receiver has a new incarnation: what an earlier one said is void, and the gate is closed.
   void start(Milliseconds now);
@@ -47,6 +48,7 @@ class GateLink {
   bool known(const Endpoint& gate);
 
   std::string gate_;
+  std::uint64_t engine_instance_;
   Milliseconds repeat_ms_;
   State state_ = State::kNone;
   std::uint64_t sequence_ = 0;

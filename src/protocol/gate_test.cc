@@ -21,6 +21,7 @@ class GateTest : public ::testing::Test {
       EXPECT_TRUE(control.join({receivers.back(), VersionId{}, {}}).ok());
     }
     options.engine = "engine";
+    options.engine_instance = 7;
     options.receivers = {"receiver-0", "receiver-1"};
   }
 
@@ -75,11 +76,11 @@ class GateTest : public ::testing::Test {
     return step(TimePassed{});
   }
   std::string close(std::size_t receiver, std::uint64_t sequence) {
-    return step(MessageArrived{receivers[receiver], GateClose{sequence, ""}});
+    return step(MessageArrived{receivers[receiver], GateClose{sequence, "", 7}});
   }
   std::string prove(std::size_t receiver, std::uint64_t sequence,
                     std::optional<VersionId> version = VersionId{}) {
-    return step(MessageArrived{receivers[receiver], GateProof{sequence, version}});
+    return step(MessageArrived{receivers[receiver], GateProof{sequence, version, 7}});
   }
   std::string opened(Status status = {}) { return step(GateWorkDone{true, std::move(status)}); }
   std::string drained(Status status = {}) { return step(GateWorkDone{false, std::move(status)}); }
@@ -134,7 +135,7 @@ TEST_F(GateTest, StartsClosedAndSaysWhy) {
   EXPECT_EQ(step(Started{}), "");
   EXPECT_FALSE(gate->open());
   EXPECT_EQ(reason(), "receiver-0 has proven no version to this gate");
-  EXPECT_EQ(told["receiver-0"], (GateState{false, {}, reason(), 0}));
+  EXPECT_EQ(told["receiver-0"], (GateState{false, {}, reason(), 0, 7}));
   EXPECT_EQ((**control.read_member("engine")).role, Role::kGate);
   // It reads no members as long as that could open nothing, and tells those that have said nothing.
   times_told = 0;
@@ -147,7 +148,7 @@ TEST_F(GateTest, SaysWhichReceiverTakesNoPart) {
   step(Started{});
   prove(0, 1);
   EXPECT_EQ(gate->refusal(), "");
-  step(MessageArrived{receivers[1], Refused{{Code::kUnsupported, "w", "w is packed"}}});
+  step(MessageArrived{receivers[1], Refused{{Code::kUnsupported, "w", "w is packed"}, 7}});
   EXPECT_EQ(gate->refusal(), "receiver-1 takes no part: w is packed");
   EXPECT_EQ(reason(), gate->refusal());
   EXPECT_EQ(told["receiver-0"].reason, gate->refusal());
@@ -165,7 +166,7 @@ TEST_F(GateTest, ClosesAtOnceWhenAReceiverTakesNoPartAnyMore) {
   const auto refused = [this] {
     receivers[1].incarnation =
         control.enrol({"receiver-1", Role::kReceiver, "engine"})->incarnation;
-    return step(MessageArrived{receivers[1], Refused{{Code::kIo, "", "the device failed"}}});
+    return step(MessageArrived{receivers[1], Refused{{Code::kIo, "", "the device failed"}, 7}});
   };
   become_open();
   EXPECT_EQ(refused(), "drain\n");
@@ -180,7 +181,8 @@ TEST_F(GateTest, ClosesRightAfterItOpensForAReceiverThatTakesNoPartAnyMore) {
   prove(0, 1);
   EXPECT_EQ(prove(1, 1), "open 0 base\n");
   receivers[1].incarnation = control.enrol({"receiver-1", Role::kReceiver, "engine"})->incarnation;
-  EXPECT_EQ(step(MessageArrived{receivers[1], Refused{{Code::kIo, "", "the device failed"}}}), "");
+  EXPECT_EQ(step(MessageArrived{receivers[1], Refused{{Code::kIo, "", "the device failed"}, 7}}),
+            "");
   EXPECT_EQ(opened(), "drain\n");
   EXPECT_EQ(drained(), "");
   EXPECT_EQ(state(), "closed");
@@ -189,7 +191,7 @@ TEST_F(GateTest, ClosesRightAfterItOpensForAReceiverThatTakesNoPartAnyMore) {
 TEST_F(GateTest, OpensWhenEveryReceiverHasProvenK) {
   become_open();
   EXPECT_EQ(readings, 1);
-  EXPECT_EQ(told["receiver-1"], (GateState{true, {}, "", 2}));
+  EXPECT_EQ(told["receiver-1"], (GateState{true, {}, "", 2, 7}));
   EXPECT_TRUE(gate->open());
   times_told = 0;
   for (int i = 0; i < 100; ++i) EXPECT_EQ(pass(500), "");
@@ -232,7 +234,7 @@ TEST_F(GateTest, SaysWhyAReceiverHasNoVersion) {
   close(0, 3);
   close(1, 3);
   drained();
-  step(MessageArrived{receivers[1], GateClose{4, "its restore failed: tensor \"a\""}});
+  step(MessageArrived{receivers[1], GateClose{4, "its restore failed: tensor \"a\"", 7}});
   EXPECT_EQ(reason(), "receiver-0 writes, or is about to");
   prove(0, 4, VersionId{1, 1});
   EXPECT_EQ(reason(), "receiver-1 has no version: its restore failed: tensor \"a\"");
@@ -307,8 +309,34 @@ TEST_F(GateTest, ALateCloseNeitherClosesNorIsAnswered) {
   ASSERT_TRUE(control.join({receivers[0], VersionId{}, {}}).ok());
   EXPECT_EQ(prove(0, 1), "open 0 base\n");
   opened();
-  EXPECT_EQ(step(MessageArrived{before, GateClose{9, ""}}), "");
-  EXPECT_EQ(step(MessageArrived{before, GateProof{10, VersionId{7, 7}}}), "");
+  EXPECT_EQ(step(MessageArrived{before, GateClose{9, "", 7}}), "");
+  EXPECT_EQ(step(MessageArrived{before, GateProof{10, VersionId{7, 7}, 7}}), "");
+  EXPECT_EQ(state(), "open");
+}
+
+// Another engine of its name was started while this gate's receivers, or those of another engine
+// that was taken for dead, go on: members until the new ones enrol, who hold what was committed.
+TEST_F(GateTest, ReceiversOfAnotherInstanceOfTheEngineAreNotHeard) {
+  const auto of_another = [&](Message message) {
+    return step(MessageArrived{receivers[0], std::move(message)});
+  };
+  step(Started{});
+  EXPECT_EQ(of_another(GateClose{1, "", 8}), "");
+  EXPECT_EQ(prove(1, 2), "");
+  EXPECT_EQ(of_another(GateProof{2, VersionId{}, 8}), "");
+  EXPECT_EQ(reason(),
+            "receiver-0 has proven no version to this gate; one of another instance of the engine "
+            "speaks");
+  EXPECT_EQ(told["receiver-0"].engine_instance, 7U);
+  receivers[0].incarnation = control.enrol({"receiver-0", Role::kReceiver, "engine"})->incarnation;
+  ASSERT_TRUE(control.join({receivers[0], VersionId{}, {}}).ok());
+  EXPECT_EQ(prove(0, 1), "open 0 base\n");
+  opened();
+  // What it says neither closes the gate nor is answered, even in a later incarnation.
+  ++receivers[0].incarnation;
+  EXPECT_EQ(of_another(GateClose{9, "", 8}), "");
+  EXPECT_EQ(of_another(GateProof{10, VersionId{7, 7}, 8}), "");
+  EXPECT_EQ(of_another(Refused{{Code::kIo, "", "the device failed"}, 8}), "");
   EXPECT_EQ(state(), "open");
 }
 
@@ -320,7 +348,7 @@ TEST_F(GateTest, ALateCloseDoesNotKeepANewGateClosed) {
   prove(1, 1);
   told.clear();
   EXPECT_EQ(pass(500), "");
-  EXPECT_EQ(told["receiver-0"], (GateState{false, {}, "receiver-0 writes, or is about to", 0}));
+  EXPECT_EQ(told["receiver-0"], (GateState{false, {}, "receiver-0 writes, or is about to", 0, 7}));
   EXPECT_EQ(told.size(), 1U);
   EXPECT_EQ(prove(0, 5), "open 0 base\n");
 }
@@ -350,7 +378,7 @@ TEST_F(GateTest, AReceiverThatHasNotJoinedKeepsItClosed) {
 
 TEST_F(GateTest, WhoeverIsNotOfTheEngineIsNotHeard) {
   become_open();
-  EXPECT_EQ(step(MessageArrived{{"receiver-2", 9}, GateClose{1, ""}}), "");
+  EXPECT_EQ(step(MessageArrived{{"receiver-2", 9}, GateClose{1, "", 7}}), "");
   EXPECT_EQ(state(), "open");
 }
 

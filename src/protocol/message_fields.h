@@ -302,6 +302,7 @@ template <typename Io>
 void fields(Io& io, typename Io::template Of<GateClose>& message) {
   io.number("sequence", message.sequence, 1);
   io.text("why", message.why, kMessageTextBytesMax);
+  io.number("engine instance", message.engine_instance, 1);
 }
 template <typename Io>
 void fields(Io& io, typename Io::template Of<GateIsClosed>& message) {
@@ -311,6 +312,7 @@ template <typename Io>
 void fields(Io& io, typename Io::template Of<GateProof>& message) {
   io.number("sequence", message.sequence, 1);
   io.optional("resident", message.resident, kFields);
+  io.number("engine instance", message.engine_instance, 1);
 }
 template <typename Io>
 void fields(Io& io, typename Io::template Of<GateState>& message) {
@@ -318,6 +320,7 @@ void fields(Io& io, typename Io::template Of<GateState>& message) {
   fields(io, message.serving);
   io.text("reason", message.reason, kMessageTextBytesMax);
   io.number("sequence", message.sequence);
+  io.number("engine instance", message.engine_instance, 1);
 }
 
 // ---- operators
@@ -382,6 +385,7 @@ void fields(Io& io, typename Io::template Of<ReceiverDetails>& details) {
 template <typename Io>
 void fields(Io& io, typename Io::template Of<Refused>& message) {
   fields(io, message.failure);
+  io.number("engine instance", message.engine_instance, 1);
 }
 
 }  // namespace dcr

@@ -291,11 +291,15 @@ struct Sample {
 
 // ---- a receiver and its engine's gate (docs/PROTOCOL.md "Gate")
 
+// `engine_instance`: drawn by an engine when it starts, so that a gate and the receivers of another
+// engine of the same name, which was taken for dead and is not, do not believe each other.
+
 // Close and drain: the sender is about to write. Voids what it proved under lower sequences, which
 // grow with every GateClose and GateProof of an incarnation. Repeated.
 struct GateClose {
   std::uint64_t sequence = 0;
   std::string why;  // it holds no version, if something went wrong
+  std::uint64_t engine_instance = 1;
   bool operator==(const GateClose&) const = default;
 };
 struct GateIsClosed {
@@ -308,6 +312,7 @@ struct GateIsClosed {
 struct GateProof {
   std::uint64_t sequence = 0;
   std::optional<VersionId> resident;
+  std::uint64_t engine_instance = 1;
   bool operator==(const GateProof&) const = default;
 };
 // From a gate to its receivers, at its start and whenever it changes or is asked by a proof; to one
@@ -317,6 +322,7 @@ struct GateState {
   VersionId serving;           // while open
   std::string reason;          // while closed: why
   std::uint64_t sequence = 0;  // the last of the addressee's that it has; 0: none
+  std::uint64_t engine_instance = 1;
   bool operator==(const GateState&) const = default;
 };
 
@@ -376,6 +382,7 @@ struct OperatorReply {
 // its incarnation lives and says so again.
 struct Refused {
   Failure failure;
+  std::uint64_t engine_instance = 1;
   bool operator==(const Refused&) const = default;
 };
 

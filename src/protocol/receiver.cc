@@ -39,7 +39,7 @@ ReceiverEndpoint::Machine::Machine(ReceiverEndpointOptions options)
       session_(member_options(options_)),
       base_loaded_(options_.base_loaded),
       audit_(options_.audit),
-      gate_(options_.engine, options_.waits.repeat_ms) {
+      gate_(options_.engine, options_.engine_instance, options_.waits.repeat_ms) {
   DCR_ASSERT(!options_.owners.empty());
 }
 

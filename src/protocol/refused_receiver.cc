@@ -34,9 +34,10 @@ void RefusedReceiver::step(const ReceiverEvent& event, Milliseconds now,
   }
   if (session_.enrolled() && now >= say_at_) {
     say_at_ = now + options_.waits.look_ms;
-    effects->emplace_back(SendMessage{options_.engine, 0, Refused{options_.failure}});
+    const Refused refused{options_.failure, options_.engine_instance};
+    effects->emplace_back(SendMessage{options_.engine, 0, refused});
     const std::string leader = session_.leader();
-    if (!leader.empty()) effects->emplace_back(SendMessage{leader, 0, Refused{options_.failure}});
+    if (!leader.empty()) effects->emplace_back(SendMessage{leader, 0, refused});
   }
   if (std::optional<CallControl> call = session_.next_call(now)) {
     effects->emplace_back(std::move(*call));

@@ -14,8 +14,9 @@ namespace dcr {
 
 struct RefusedReceiverOptions {
   std::string name;
-  std::string engine;  // also the name of its gate
-  Failure failure;     // why
+  std::string engine;                 // also the name of its gate
+  std::uint64_t engine_instance = 1;  // see GateOptions
+  Failure failure;                    // why
   Waits waits;
 };
 

@@ -15,6 +15,7 @@ class RefusedReceiverTest : public ::testing::Test {
   RefusedReceiverTest() {
     options.name = "receiver-0";
     options.engine = "engine";
+    options.engine_instance = 7;
     options.failure = {Code::kUnsupported, "w", "w cannot be refitted exactly"};
     receiver.emplace(options);
   }
@@ -32,6 +33,8 @@ class RefusedReceiverTest : public ::testing::Test {
           events.emplace_back(ControlAnswered{call->call, call_control(control, call->request)});
         } else if (const auto* send = std::get_if<SendMessage>(&effect)) {
           lines += send->to + ": " + message_name(send->message) + "\n";
+          const auto* const refused = std::get_if<Refused>(&send->message);
+          if (refused != nullptr) EXPECT_EQ(refused->engine_instance, 7U);
         } else if (const auto* ended = std::get_if<Ended>(&effect)) {
           lines += "ended: " + ended->status.message() + "\n";
         }

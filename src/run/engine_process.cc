@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/secure_random.h"
 #include "protocol/gate.h"
 #include "receiver/base_check.h"
 #include "receiver/needs.h"
@@ -108,6 +109,7 @@ class EngineProcess {
       ReceiverHostOptions options;
       options.name = rank->name;
       options.engine = engine_.gate.name;
+      options.engine_instance = instance_;
       options.details.node = engine_.node;
       options.details.catalogue = model_.digest;
       options.details.fingerprint = rank->receiver->fingerprint();
@@ -168,6 +170,7 @@ class EngineProcess {
         [&] {
           GateOptions options;
           options.engine = engine_.gate.name;
+          options.engine_instance = instance_;
           for (const PeerConfig& receiver : engine_.receivers) {
             options.receivers.push_back(receiver.name);
           }
@@ -251,6 +254,7 @@ class EngineProcess {
   ProcessContext& context_;
   const RunModel& model_;
   const EngineConfig& engine_;
+  const std::uint64_t instance_ = random_number(kCounterMax);
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::unique_ptr<EngineReader> reader_;
   std::unique_ptr<Mailbox> gate_mailbox_;

@@ -9,12 +9,6 @@
 
 namespace dcr {
 
-std::uint64_t random_life() {
-  std::uint8_t bytes[sizeof(std::uint64_t)];
-  fill_random(bytes);
-  return load_little<std::uint64_t>(bytes) % kCounterMax + 1;
-}
-
 Result<std::unique_ptr<ChannelCollective>> open_owner_collective(ProcessContext& context,
                                                                  std::uint32_t rank) {
   const RunConfig& config = context.config();
@@ -41,7 +35,8 @@ Result<std::unique_ptr<ChannelCollective>> open_owner_collective(ProcessContext&
     options.peers.push_back({peer.name, peer.collective});
   }
   DCR_ASSIGN(std::unique_ptr<Channel> opened, Channel::open(std::move(channel)));
-  return std::make_unique<ChannelCollective>(std::move(options), std::move(opened), random_life());
+  return std::make_unique<ChannelCollective>(std::move(options), std::move(opened),
+                                             random_number(kCounterMax));
 }
 
 }  // namespace dcr

@@ -16,9 +16,6 @@ namespace dcr {
 Result<std::unique_ptr<ChannelCollective>> open_owner_collective(ProcessContext& context,
                                                                  std::uint32_t rank);
 
-// Another life for ChannelCollective.
-std::uint64_t random_life();
-
 // A Collective at whose operations the process may be killed or stopped.
 class PointedCollective final : public Collective {
  public:

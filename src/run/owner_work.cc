@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/digest.h"
+#include "base/secure_random.h"
 #include "layout/checkpoint_reader.h"
 #include "layout/converters.h"
 #include "layout/shard.h"
@@ -100,7 +101,7 @@ Status OwnerWork::initialize_together() {
     // Another owner is not there yet, or failed, and comes again.
     if (status.code() != Code::kUnavailable && status.code() != Code::kCancelled) return status;
     context_.options().log(name, "begins first baselines again: " + status.message());
-    collective_->restart(random_life());
+    collective_->restart(random_number(kCounterMax));
   }
 }
 

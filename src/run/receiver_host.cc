@@ -43,6 +43,7 @@ Status ReceiverHost::run() {
     ReceiverEndpointOptions options;
     options.name = options_.name;
     options.engine = options_.engine;
+    options.engine_instance = options_.engine_instance;
     options.details = options_.details;
     options.owners = options_.owners;
     options.base_loaded = options_.base_loaded && !started_;

@@ -47,7 +47,7 @@ class DcrWeightTransferEngine(_Base):  # type: ignore[misc]
         device = devices.common_device([one.untyped_storage() for _, one in named_tensors(model)])
         self._staged = None if device is None else devices.staged_for_receiver(device)
 
-    def start(self, engine: str, rank: int) -> str:
+    def start(self, engine: str, engine_instance: int, rank: int) -> str:
         """Starts the receiver, once the engine has started; returns its name in the run."""
         self._name = receiver_name(engine, rank)
         model = self.model
@@ -59,6 +59,7 @@ class DcrWeightTransferEngine(_Base):  # type: ignore[misc]
         self._receiver = Run(self._settings.run).receiver(
             self._name,
             engine=engine,
+            engine_instance=engine_instance,
             model=model,
             load_weights=self._load_weights,
             never_loaded=patterns,
@@ -119,14 +120,14 @@ class DcrWeightTransferEngine(_Base):  # type: ignore[misc]
         )
 
 
-def start_receiver(worker: Any, engine: str) -> str:
+def start_receiver(worker: Any, engine: str, engine_instance: int) -> str:
     """Called in each worker when its engine has started, all of them at once."""
     if worker.device.type == "cpu":
         # vLLM may have left its warm-up out, and some buffers are replaced in the first pass.
         worker.execute_dummy_batch()
     parallel = worker.vllm_config.parallel_config  # whose data-parallel rank counts experts' only
     rank = parallel.data_parallel_rank * parallel.world_size + worker.rank
-    name: str = worker.weight_transfer_engine.start(engine, rank)
+    name: str = worker.weight_transfer_engine.start(engine, engine_instance, rank)
     return name
 
 

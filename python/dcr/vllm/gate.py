@@ -176,6 +176,7 @@ class EngineGate:
             receivers=receivers,
             agent=self,
             fail_overdue=settings.drain_overdue == "abort",
+            engine_instance=settings.engine_instance,
         )
 
     def end(self) -> None:
@@ -423,7 +424,8 @@ def start(gate: EngineGate) -> None:
     from dcr.vllm.backend import start_receiver
 
     _gates.add(gate)
-    gate.join(gate.core.collective_rpc(start_receiver, args=(gate.settings.engine,)))
+    engine = gate.settings.engine, gate.settings.engine_instance
+    gate.join(gate.core.collective_rpc(start_receiver, args=engine))
 
 
 def attach(core: Any) -> None:

@@ -46,7 +46,8 @@ _ORDERS: dict[str, dict[str, type]] = {
     "admit": {},
     "refuse": {"why": str},
 }
-_SHARED: dict[str, type] = {"engine": str, "pause": str}  # settings that are rank 0's
+# Settings that are rank 0's.
+_SHARED: dict[str, type] = {"engine": str, "engine_instance": int, "pause": str}
 
 
 def _read(data: bytes) -> Order:

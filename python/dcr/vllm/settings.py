@@ -2,8 +2,9 @@
 
 import os
 import re
+import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
@@ -25,6 +26,10 @@ class Settings:
     pause: str = "keep"  # what closing the gate does to requests in flight
     drain_overdue: str = "wait"  # what becomes of requests that have not finished after drain_ms
     live_weights: bool = False  # keep weights that vLLM's CPU build packs as they were loaded
+    # No key: drawn where the engine's gate is, whose workers are told, as `dcr.run.Run.gate` says.
+    engine_instance: int = field(
+        default_factory=lambda: 1 + secrets.randbelow(2**62), compare=False
+    )
 
     @classmethod
     def of(cls, vllm_config: Any) -> "Settings":
@@ -37,7 +42,7 @@ class Settings:
         given = additional.get("dcr", {}) if isinstance(additional, Mapping) else {}
         if not isinstance(given, Mapping):
             raise InvalidArgument(f'additional_config["dcr"] is {given!r}, not a dictionary')
-        keys = [field.name for field in fields(cls)]
+        keys = [one.name for one in fields(cls) if one.name != "engine_instance"]
         for key in given:
             if key not in keys:
                 near = get_close_matches(str(key), keys, 1)
