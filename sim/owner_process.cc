@@ -40,7 +40,7 @@ SimOwner& OwnerProcess::model() { return world_.model().owner(rank_, spare_); }
 // Nobody waits any more for what its refits come to.
 void OwnerProcess::become_zombie() {
   SimProcess::become_zombie();
-  world_.trainer().died(rank_);
+  world_.trainer().became_zombie(rank_);
 }
 
 void OwnerProcess::begin() {

@@ -61,6 +61,7 @@ void Trainer::call_again() {
     label_ = "step-" + std::to_string(++number_);
     labels_[label_] = {number_, weights_, false};
     forget_labels();
+    for (Call& one : calls_) one.zombie = false;
     asynchronous_ = happens(world_.prng(), world_.swarm().asynchronous);
   } else {
     labels_[label_].failed = false;
@@ -103,6 +104,11 @@ void Trainer::started(std::uint32_t rank) {
 }
 
 void Trainer::died(std::uint32_t rank) { calls_[rank].called = false; }
+
+void Trainer::became_zombie(std::uint32_t rank) {
+  calls_[rank].zombie = calls_[rank].zombie || calls_[rank].called;
+  died(rank);
+}
 
 void Trainer::finished(std::uint32_t rank, const RefitFinished& refit) {
   world_.trace([&] {
@@ -153,7 +159,7 @@ void Trainer::judge() {
     after = std::min(after, one.after);
     attempts = std::max(attempts, one.finished->attempts);
     committed = committed || one.finished->status.ok();
-    unknown = unknown || one.finished->status.code() == Code::kUnknownOutcome;
+    unknown = unknown || one.zombie || one.finished->status.code() == Code::kUnknownOutcome;
   }
   if (attempts > 1) ++retried_;
   if (committed) {

@@ -31,6 +31,7 @@ class Trainer {
   // ---- from owners' processes
   void started(std::uint32_t rank);
   void died(std::uint32_t rank);
+  void became_zombie(std::uint32_t rank);
   void finished(std::uint32_t rank, const RefitFinished& refit);
 
   // Calls that ended, with and without a commit, and those of them that failed at least one
@@ -54,6 +55,7 @@ class Trainer {
     bool called = false;      // in the owner's present life
     std::uint64_t after = 0;  // the last attempt when it called: no earlier one binds its candidate
     std::optional<RefitFinished> finished;
+    bool zombie = false;  // one has called for the label too, and it may be that which is committed
   };
 
   void call_again();
