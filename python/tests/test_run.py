@@ -444,6 +444,24 @@ def test_two_sessions_of_a_process(directory: Path) -> None:
         one.close()
 
 
+def test_a_receiver_of_another_engine_of_its_name(directory: Path) -> None:
+    """One that was taken for dead and goes on: it has weights, which the gate is not over."""
+    run, agent = dcr.run.Run(directory), LabelAgent()
+    gate = run.gate("e", receivers=["e.0"], agent=agent, engine_instance=2**62)
+    old = run.receiver("e.0", engine="e", model=Net(1))
+    owner = dcr.torch.Owner(Net(2), run=directory)
+    stranger = (
+        "e.0 has proven no version to this gate; one of another instance of the engine speaks"
+    )
+    wait_until(lambda: gate.status() == (False, stranger), lambda: str(gate.status()))
+    old.close()
+    run.receiver("e.0", engine="e", model=Net(1), engine_instance=2**62)
+    owner.refit("step")
+    wait_until(lambda: agent.opened == ["step"], lambda: str(gate.status()))
+    with pytest.raises(errors.InvalidArgument, match=f"instance {2**62 + 1} is more than 2"):
+        run.gate("other", receivers=["other.0"], agent=agent, engine_instance=2**62 + 1)
+
+
 def traced() -> object:
     """A receiver of nothing."""
     from dcr.torch.receiver import traced_receiver
