@@ -138,6 +138,10 @@ double RefitWork::until_gates_open(double nodes, double cores) const {
   return std::max(slowest_send, (construct + put + nodes * (node + apply)) / cores);
 }
 
+double RefitWork::until_end(double nodes, double cores) const {
+  return std::max(slowest_send, processor(nodes) / cores);
+}
+
 Result<RefitWork> measure_refit_work(const CheckpointPair& pair, const RefitShape& shape,
                                      unsigned rounds, const std::string& directory) {
   RefitWork work;

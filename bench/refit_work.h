@@ -22,6 +22,8 @@ struct RefitWork {
 
   // What the refit takes at least until gates open: no processor rests, nothing is repeated.
   double until_gates_open(double nodes, double cores) const;
+  // And until owners have updated their baselines, which ends it.
+  double until_end(double nodes, double cores) const;
 
   // Of all of it, the update of baselines too.
   double processor(double nodes) const {
