@@ -111,11 +111,12 @@ void NodeProcess::hand_over(const HandOver& work) {
   }
   world_.oracle().on_hand_over(*this, work.stream);
   if (world_.fault(world_.swarm().hand_over_lost, "payload not handed over")) return;
-  SimProcess* const to = world_.find(work.receiver);
-  if (to == nullptr) return;  // nobody of this incarnation is left
-  if (to->role() != Role::kReceiver) {
+  const SimProcess* const named = world_.find(work.receiver.name);
+  if (named == nullptr || named->role() != Role::kReceiver) {
     return world_.fail(name() + " hands a payload to " + work.receiver.name);
   }
+  SimProcess* const to = world_.find(work.receiver);
+  if (to == nullptr) return;  // nobody of this incarnation is left
   auto* const receiver = static_cast<ReceiverProcess*>(to);
   const std::shared_ptr<const DecodedPayload> payload = found->second.payload;
   std::uint32_t times = world_.hooks().hand_over ? world_.hooks().hand_over(work) : 1;

@@ -39,6 +39,12 @@ void SimProcess::die(const char* why) {
   lose();
 }
 
+void SimProcess::end_for_good(const char* why) {
+  DCR_ASSERT(zombie_);
+  over_ = true;
+  die(why);
+}
+
 void SimProcess::pause(Microseconds duration) { paused_until_ = until(duration); }
 
 void SimProcess::heal() {

@@ -51,8 +51,12 @@ class SimProcess {
   void pause(Microseconds duration);
   void isolate(Microseconds duration) { isolated_until_ = until(duration); }
   void heal();
-  // Another process of its name is about to be started. REQUIRES: alive().
+  // Another process of its name is about to be started. This one goes on, if it lives.
   virtual void become_zombie() { zombie_ = true; }
+  // Of a zombie: no other life comes.
+  void end_for_good(const char* why);
+  // It lives, or another life of it may come.
+  bool there() const { return !zombie_ || !over_; }
 
   // Dies when its machines have had so many more effects.
   void die_after(std::uint64_t effects) { dies_after_ = effects; }
@@ -103,6 +107,7 @@ class SimProcess {
   const std::string name_;
   bool alive_ = false;
   bool zombie_ = false;
+  bool over_ = false;
   std::uint64_t life_ = 0;
   Milliseconds clock_offset_ = 0;
   Microseconds paused_until_ = 0;

@@ -181,7 +181,6 @@ class GateProcess final : public MachineProcess<Gate, GateEvent, GateEffect> {
  public:
   GateProcess(World& world, std::uint32_t engine);
 
-  std::uint32_t engine() const { return engine_; }
   // Of its engine when that starts, and its receivers' too.
   void set_engine_instance(std::uint64_t instance) { engine_instance_ = instance; }
   std::uint64_t engine_instance() const { return engine_instance_; }

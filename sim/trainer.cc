@@ -106,7 +106,8 @@ void Trainer::started(std::uint32_t rank) {
 void Trainer::died(std::uint32_t rank) { calls_[rank].called = false; }
 
 void Trainer::became_zombie(std::uint32_t rank) {
-  calls_[rank].zombie = calls_[rank].zombie || calls_[rank].called;
+  Call& call = calls_[rank];
+  call.zombie = call.zombie || (call.called && !call.finished);
   died(rank);
 }
 

@@ -100,7 +100,7 @@ SimProcess* World::addressee(const Endpoint& endpoint) {
 
 SimProcess* World::zombie_of(const std::string& name) {
   for (const auto& zombie : zombies_) {
-    if (zombie->alive() && zombie->name() == name) return zombie.get();
+    if (zombie->there() && zombie->name() == name) return zombie.get();
   }
   return nullptr;
 }
@@ -134,7 +134,7 @@ void World::kill_engine(std::uint32_t engine) {
 
 void World::start_later(SimProcess& process, Microseconds delay) {
   schedule_.after(delay, [&process, life = process.life()] {
-    if (!process.alive() && !process.zombie() && process.life() == life) process.start();
+    if (!process.alive() && process.there() && process.life() == life) process.start();
   });
 }
 
@@ -174,18 +174,20 @@ void World::operator_needed(SimProcess& coordinator, const std::string& text) {
 
 void World::refit_ended(bool committed) { refit_committed_ = committed; }
 
-// A machine that is barred begins anew within its process.
+// A machine that is barred begins anew within its process; of zombies, which lose their names so,
+// only gates: they bar the gates of the engines that were started for theirs.
 void World::ended(SimProcess& process, const Status& status) {
   trace([&] { return process.name() + " ends: " + (status.ok() ? "done" : status.message()); });
   if (process.role() == Role::kOwner) static_cast<OwnerProcess&>(process).keep();
   process.die("its machine has ended");
-  if (process.zombie()) return;
+  if (process.zombie() && process.role() != Role::kGate)
+    return process.end_for_good("nor begins anew");
   if (&process != aborter_) start_later(process, between(prng_, 100, 50'000));
 }
 
 void World::died(SimProcess& process) {
   count_fault("process dies between two effects");
-  if (process.zombie()) return;
+  if (process.zombie()) return process.end_for_good("it was taken for dead");
   if (process.role() == Role::kReceiver) {
     const std::uint32_t engine = static_cast<ReceiverProcess&>(process).engine();
     if (swarm_.kills_engines && (!swarm_.restarts_receivers || prng_.below(2) == 0)) {
@@ -442,7 +444,6 @@ WorldResult World::run() {
   result_.failures = trainer_->failures();
   result_.retried = trainer_->retried();
   result_.commits = oracle_.commits();
-  result_.zombies = zombies_.size();
   result_.events = schedule_.events();
   result_.hash = schedule_.hash();
   result_.death_came = !death_;

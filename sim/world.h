@@ -112,7 +112,6 @@ class World {
   SimProcess* addressee(const Endpoint& endpoint);
   OwnerProcess& owner(std::uint32_t rank) { return *owners_[rank]; }
   ReceiverProcess& receiver(std::uint32_t index) { return *receivers_[index]; }
-  GateProcess& gate(std::uint32_t engine) { return *gates_[engine]; }
 
   bool faults_on() const { return faults_on_; }
   // Whether a fault of this kind happens now.

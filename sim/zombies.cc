@@ -14,8 +14,6 @@ constexpr Microseconds kKilledAtLast = 10'000'000;
 }  // namespace
 
 SimProcess& World::replace(SimProcess& old, std::unique_ptr<SimProcess> process) {
-  count_fault("process is taken for dead");
-  trace([&] { return old.name() + " is a zombie"; });
   SimProcess& started = *process;
   by_name_[old.name()] = &started;
   const auto found = std::find_if(processes_.begin(), processes_.end(),
@@ -23,9 +21,16 @@ SimProcess& World::replace(SimProcess& old, std::unique_ptr<SimProcess> process)
   DCR_ASSERT(found != processes_.end());
   zombies_.push_back(std::exchange(*found, std::move(process)));
   old.become_zombie();
+  if (!old.alive()) {
+    old.end_for_good("it is dead");
+    return started;
+  }
+  ++result_.zombies;
+  count_fault("process is taken for dead");
+  trace([&] { return old.name() + " is a zombie"; });
   // Often it is taken for dead as it does nothing.
   if (prng_.below(2) == 0) old.pause(prng_.below(2000 * swarm_.waits.leader_ms));
-  schedule_.after(prng_.below(kKilledAtLast), [&old] { old.die("it is killed at last"); });
+  schedule_.after(prng_.below(kKilledAtLast), [&old] { old.end_for_good("it is killed at last"); });
   return started;
 }
 

@@ -136,8 +136,8 @@ struct RunReceiverOptions {
   std::string engine;  // its name, which its gate has
   // The same number for an engine's gate and all its receivers, which is drawn at random when the
   // engine starts, from 1 to 2^62: what another engine of this name says, which was taken for dead
-  // and is not, its gate does not hear. 0: a number of this RunSession's, as where all of an engine
-  // joins through one.
+  // and is not, its gate does not hear. 0: a number of this RunSession's, where all of an engine
+  // joins through one and nothing of it is left when another of its name joins through the same.
   std::uint64_t engine_instance = 0;
 };
 

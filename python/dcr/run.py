@@ -269,7 +269,8 @@ class Run:
         `engine_instance`: a number from 1 to 2^62 that is drawn at random when the engine starts,
         the same for its gate and all its receivers. What receivers of another engine of this name
         say, which was taken for dead and is not, the gate does not hear. By default it is a number
-        of this process: an engine of several processes has to draw one and hand it on.
+        of this process's session: an engine of several processes draws one and hands it on, and so
+        does one that takes another's place in its process before the other's receivers are closed.
         """
         return Gate(self, engine, receivers, agent, fail_overdue, engine_instance)
 
@@ -292,10 +293,9 @@ class Run:
         directory that the module was loaded from; before it takes part for the first time, its
         parameters are compared with what its loader makes of that; where there is none, or it has
         other tensors, the first weights that come whole are compared with the parameters once
-        they are written. `before_prewarm` is
-        called before the loader is traced, and may raise what makes this module no receiver.
-        `after_apply` is called when the changes of an attempt are all applied.
-        `engine_instance`: as `gate` says.
+        they are written. `before_prewarm` is called before the loader is traced, and may raise what
+        makes this module no receiver. `after_apply` is called when the changes of an attempt are
+        all applied. `engine_instance`: as `gate` says.
         """
         never = tuple(never_loaded)
         loaded = [base] if base is not None else []

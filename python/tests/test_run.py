@@ -451,7 +451,7 @@ def test_a_receiver_of_another_engine_of_its_name(directory: Path) -> None:
     old = run.receiver("e.0", engine="e", model=Net(1))
     owner = dcr.torch.Owner(Net(2), run=directory)
     stranger = (
-        "e.0 has proven no version to this gate; one of another instance of the engine speaks"
+        "e.0 has proven no version to this gate; one of another instance of the engine spoke"
     )
     wait_until(lambda: gate.status() == (False, stranger), lambda: str(gate.status()))
     old.close()

@@ -12,7 +12,7 @@ namespace dcr {
 
 Gate::Gate(GateOptions options)
     : options_(std::move(options)), session_({options_.engine, Role::kGate, "", options_.waits}) {
-  DCR_ASSERT(!options_.receivers.empty());
+  DCR_ASSERT(!options_.receivers.empty() && options_.engine_instance > 0);
   for (const std::string& name : options_.receivers) {
     receivers_.emplace_back();
     receivers_.back().name = name;
@@ -163,7 +163,7 @@ std::string Gate::unproven() const {
     }
     if (!receiver.proof) {
       return receiver.name + " has proven no version to this gate" +
-             (receiver.stranger ? "; one of another instance of the engine speaks" : "");
+             (receiver.stranger ? "; one of another instance of the engine spoke" : "");
     }
   }
   if (!committed_) return "the control plane was not read yet";

@@ -22,8 +22,9 @@ namespace dcr {
 struct GateOptions {
   std::string engine;                  // its name
   std::vector<std::string> receivers;  // of the engine, all of them
-  // Drawn by the engine when it started (docs/PROTOCOL.md "Gate"); its receivers have the same.
-  std::uint64_t engine_instance = 1;
+  // From 1; drawn by the engine when it started (docs/PROTOCOL.md "Gate"). Its receivers have the
+  // same.
+  std::uint64_t engine_instance = 0;
   // When requests do not drain in time: fail them at half of `drain_ms`, so that the attempt need
   // not fail, or go on waiting.
   enum class DrainOverdue : std::uint8_t { kWait, kAbort };
@@ -50,7 +51,7 @@ using GateEffect = std::variant<SendMessage, CallControl, Note, Ended, CloseAndD
 
 class Gate {
  public:
-  // REQUIRES: at least one receiver.
+  // REQUIRES: at least one receiver, an engine's instance.
   explicit Gate(GateOptions options);
 
   void step(const GateEvent& event, Milliseconds now, std::vector<GateEffect>* effects);

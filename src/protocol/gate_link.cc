@@ -9,7 +9,9 @@
 namespace dcr {
 
 GateLink::GateLink(std::string gate, std::uint64_t engine_instance, Milliseconds repeat_ms)
-    : gate_(std::move(gate)), engine_instance_(engine_instance), repeat_ms_(repeat_ms) {}
+    : gate_(std::move(gate)), engine_instance_(engine_instance), repeat_ms_(repeat_ms) {
+  DCR_ASSERT(engine_instance_ > 0);
+}
 
 void GateLink::start(Milliseconds now) {
   state_ = State::kNone;

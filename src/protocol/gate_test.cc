@@ -326,7 +326,7 @@ TEST_F(GateTest, ReceiversOfAnotherInstanceOfTheEngineAreNotHeard) {
   EXPECT_EQ(of_another(GateProof{2, VersionId{}, 8}), "");
   EXPECT_EQ(reason(),
             "receiver-0 has proven no version to this gate; one of another instance of the engine "
-            "speaks");
+            "spoke");
   EXPECT_EQ(told["receiver-0"].engine_instance, 7U);
   receivers[0].incarnation = control.enrol({"receiver-0", Role::kReceiver, "engine"})->incarnation;
   ASSERT_TRUE(control.join({receivers[0], VersionId{}, {}}).ok());

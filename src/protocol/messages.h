@@ -299,7 +299,7 @@ struct Sample {
 struct GateClose {
   std::uint64_t sequence = 0;
   std::string why;  // it holds no version, if something went wrong
-  std::uint64_t engine_instance = 1;
+  std::uint64_t engine_instance = 0;
   bool operator==(const GateClose&) const = default;
 };
 struct GateIsClosed {
@@ -312,7 +312,7 @@ struct GateIsClosed {
 struct GateProof {
   std::uint64_t sequence = 0;
   std::optional<VersionId> resident;
-  std::uint64_t engine_instance = 1;
+  std::uint64_t engine_instance = 0;
   bool operator==(const GateProof&) const = default;
 };
 // From a gate to its receivers, at its start and whenever it changes or is asked by a proof; to one
@@ -322,7 +322,7 @@ struct GateState {
   VersionId serving;           // while open
   std::string reason;          // while closed: why
   std::uint64_t sequence = 0;  // the last of the addressee's that it has; 0: none
-  std::uint64_t engine_instance = 1;
+  std::uint64_t engine_instance = 0;
   bool operator==(const GateState&) const = default;
 };
 
@@ -382,7 +382,7 @@ struct OperatorReply {
 // its incarnation lives and says so again.
 struct Refused {
   Failure failure;
-  std::uint64_t engine_instance = 1;
+  std::uint64_t engine_instance = 0;
   bool operator==(const Refused&) const = default;
 };
 

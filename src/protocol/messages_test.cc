@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
+
 #include "protocol/message_text.h"
 #include "protocol/test_messages.h"
 #include "tests/support/campaign.h"
@@ -25,6 +28,21 @@ void expect_refused(ByteSpan bytes, Code code, const std::string& message) {
   const Status status = decode_message(bytes).status();
   EXPECT_EQ(status.code(), code);
   EXPECT_EQ(status.message(), message);
+}
+
+// The fuzzer begins with them (fuzz/message_fuzz.cc): one that is refused leads it nowhere.
+TEST(Messages, EveryKindIsAmongTheFuzzersExamples) {
+  for (const Message& message : sample_messages()) {
+    const std::string path =
+        std::string(DCR_SOURCE_DIR "/fuzz/corpus/message/valid_") + message_name(message);
+    std::ifstream file(path, std::ios::binary);
+    const Bytes example{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+    ASSERT_FALSE(example.empty()) << path;
+    EXPECT_EQ(example.front(), 0U) << path;
+    const Result<Message> read = decode_message(ByteSpan(example).subspan(1));
+    ASSERT_TRUE(read.ok()) << path << ": " << read.status().message();
+    EXPECT_EQ(read->index(), message.index()) << path;
+  }
 }
 
 TEST(Messages, EveryKindComesBackWithEveryField) {

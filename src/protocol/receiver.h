@@ -25,7 +25,7 @@ namespace dcr {
 struct ReceiverEndpointOptions {
   std::string name;
   std::string engine;                 // also the name of its gate
-  std::uint64_t engine_instance = 1;  // see GateOptions
+  std::uint64_t engine_instance = 0;  // see GateOptions
   ReceiverDetails details;            // its node among them
   std::vector<std::string> owners;    // their names, by rank
   // The base checkpoint was loaded and audited: the storage is {0, 0} if owners' digests agree.

@@ -4,11 +4,15 @@
 #include <optional>
 #include <utility>
 
+#include "base/assert.h"
+
 namespace dcr {
 
 RefusedReceiver::RefusedReceiver(RefusedReceiverOptions options)
     : options_(std::move(options)),
-      session_({options_.name, Role::kReceiver, options_.engine, options_.waits}) {}
+      session_({options_.name, Role::kReceiver, options_.engine, options_.waits}) {
+  DCR_ASSERT(options_.engine_instance > 0);
+}
 
 // Whether it ends here: with what an operator has to see to, or because it is barred.
 bool RefusedReceiver::end() { return session_.barred() || !session_.failure().ok(); }

@@ -15,7 +15,7 @@ namespace dcr {
 struct RefusedReceiverOptions {
   std::string name;
   std::string engine;                 // also the name of its gate
-  std::uint64_t engine_instance = 1;  // see GateOptions
+  std::uint64_t engine_instance = 0;  // see GateOptions
   Failure failure;                    // why
   Waits waits;
 };

@@ -131,6 +131,7 @@ class EngineWorld {
     ReceiverEndpointOptions options;
     options.name = name_of(i);
     options.engine = "engine";
+    options.engine_instance = 7;
     options.details.node = "node-0";
     options.owners = {"owner-0", "owner-1"};
     options.base_loaded = base;
@@ -148,6 +149,7 @@ class EngineWorld {
   void start_gate() {
     GateOptions options;
     options.engine = "engine";
+    options.engine_instance = 7;
     options.receivers = {"receiver-0", "receiver-1"};
     if (chance(2)) options.drain_overdue = GateOptions::DrainOverdue::kAbort;
     options.waits = waits_;

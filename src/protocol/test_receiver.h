@@ -88,6 +88,7 @@ class ReceiverTest : public ::testing::Test {
     token = control.claim(leader, control.read()->leader)->leader.token;
     options.name = "receiver-0";
     options.engine = "engine";
+    options.engine_instance = 7;
     options.details.node = "node-0";
     options.owners = {"owner-0", "owner-1"};
     options.credit_payloads = 8;
@@ -181,6 +182,10 @@ class ReceiverTest : public ::testing::Test {
   }
   std::string hand_over(std::uint32_t owner, std::uint64_t number) {
     return step(PayloadHandedOver{stream, owner, number, 10});
+  }
+  std::string from_gate(GateState state) {
+    state.engine_instance = options.engine_instance;
+    return from_gate(Message(std::move(state)));
   }
   std::string gate_closes(std::uint64_t sequence) { return from_gate(GateIsClosed{sequence}); }
 

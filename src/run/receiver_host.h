@@ -20,7 +20,7 @@ namespace dcr {
 struct ReceiverHostOptions {
   std::string name;
   std::string engine;
-  std::uint64_t engine_instance = 1;
+  std::uint64_t engine_instance = 0;
   ReceiverDetails details;
   std::vector<std::string> owners;  // by rank
   // The storage holds the base, until the receiver's first life has begun.

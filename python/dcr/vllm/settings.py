@@ -26,7 +26,8 @@ class Settings:
     pause: str = "keep"  # what closing the gate does to requests in flight
     drain_overdue: str = "wait"  # what becomes of requests that have not finished after drain_ms
     live_weights: bool = False  # keep weights that vLLM's CPU build packs as they were loaded
-    # No key: drawn where the engine's gate is, whose workers are told, as `dcr.run.Run.gate` says.
+    # No key: `dcr.run.Run.gate`'s. Drawn wherever settings are read; that of the process with the
+    # engine's gate counts, and workers are told it.
     engine_instance: int = field(
         default_factory=lambda: 1 + secrets.randbelow(2**62), compare=False
     )
