@@ -47,7 +47,7 @@ demo-cluster: setup release
 # Long runs of real processes: one in which they are killed and stopped at random (the seed is
 # printed), one through so many transitions that memory would show what grows.
 CLUSTER_REFITS ?= 50
-CLUSTER_TRANSITIONS ?= 1000
+CLUSTER_TRANSITIONS ?= 2500
 CLUSTER_SEED := $(or $(CLUSTER_SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
 cluster: setup release
 	@echo "CLUSTER_SEED=$(CLUSTER_SEED)"

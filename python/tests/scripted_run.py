@@ -89,12 +89,19 @@ class Run:
         self._path = path
 
     def gate(
-        self, engine: str, *, receivers: Sequence[str], agent: Any, fail_overdue: bool
+        self,
+        engine: str,
+        *,
+        receivers: Sequence[str],
+        agent: Any,
+        fail_overdue: bool,
+        engine_instance: int,
     ) -> Gate:
         commands = {"close": agent.close, "open": agent.open, "refused": agent.refused}
         facts = {
             "receivers": list(receivers),
             "fail_overdue": fail_overdue,
+            "engine_instance": engine_instance,
             "pid": os.getpid(),
         }
         return Gate(addressed(self._path, "gate-" + engine), commands, facts)
@@ -104,6 +111,7 @@ class Run:
         name: str,
         *,
         engine: str,
+        engine_instance: int,
         model: Any,
         load_weights: Answer,
         never_loaded: Sequence[str],
@@ -118,7 +126,12 @@ class Run:
             if after_apply is not None:
                 after_apply()
 
-        facts = {"engine": engine, "never_loaded": list(never_loaded), "base": base}
+        facts = {
+            "engine": engine,
+            "engine_instance": engine_instance,
+            "never_loaded": list(never_loaded),
+            "base": base,
+        }
         commands = {"load": load, "prewarm": before_prewarm}
         return Receiver(addressed(self._path, name), commands, facts)
 

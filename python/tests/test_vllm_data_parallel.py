@@ -193,9 +193,12 @@ def scripted(run: Path, models: list[Path]) -> None:
 
     async def check() -> None:
         engine = engine_of(run, models[0], RANKS, live_weights=True)
-        assert (await told(run, GATE, "facts"))["receivers"] == ["engine.0", "engine.1"]
+        gate = await told(run, GATE, "facts")
+        assert gate["receivers"] == ["engine.0", "engine.1"]
         for rank in range(2):
-            assert (await told(run, f"engine.{rank}", "facts"))["engine"] == "engine"
+            facts = await told(run, f"engine.{rank}", "facts")
+            assert facts["engine"] == "engine"
+            assert facts["engine_instance"] == gate["engine_instance"] > 0
         await check_keep(engine, run, models)
         await check_meetings(engine, run)
         await check_ends(engine, run)

@@ -89,8 +89,10 @@ def check_start(llm: Any, run: Path) -> None:
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
         dcr.vllm.sync(llm)
-    assert tell(run, "gate-engine", "facts")["receivers"] == ["engine.0"]
+    gate = tell(run, "gate-engine", "facts")
+    assert gate["receivers"] == ["engine.0"]
     facts = tell(run, "engine.0", "facts")
+    assert facts["engine_instance"] == gate["engine_instance"] > 0
     assert facts["never_loaded"] == ["*._?_scale", "*._prob_scale"]
     assert facts["base"] == str(run / "seed0")  # it is audited against what it was loaded from
 

@@ -208,10 +208,15 @@ def parts(run: Path, models: list[Path], gates: list[str], **parallel: int) -> N
 
     async def check() -> None:
         engine = engine_of(run, models[0], parallel, live_weights=True)
-        receivers = []
+        receivers, instances = [], set()
         for gate in gates:
-            receivers += (await told(run, "gate-" + gate, "facts"))["receivers"]
-        assert len(set(receivers)) == 2
+            facts = await told(run, "gate-" + gate, "facts")
+            receivers += facts["receivers"]
+            instances.add(facts["engine_instance"])
+            for receiver in facts["receivers"]:
+                told_it = (await told(run, receiver, "facts"))["engine_instance"]
+                assert told_it == facts["engine_instance"] > 0
+        assert len(set(receivers)) == 2 and len(instances) == len(gates)
         request = Request(engine, "request", 300)
         assert await stands_still(request) == 0
         await all_gates("open", "v0")

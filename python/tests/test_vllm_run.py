@@ -171,9 +171,9 @@ def on_a_device(run: Path, model: Path, saved: list[Path], library: Path) -> lis
     made = []
     start = DcrWeightTransferEngine.start
 
-    def starts(self: Any, engine: str, rank: int) -> str:
+    def starts(self: Any, *args: Any) -> str:
         made.append(self._staged)  # the constructor's, before vLLM has measured its memory
-        return start(self, engine, rank)
+        return start(self, *args)
 
     DcrWeightTransferEngine.start = starts
     with reaching(Everywhere(library)):
