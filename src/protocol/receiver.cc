@@ -155,11 +155,9 @@ void ReceiverEndpoint::Machine::follow_records() {
   const VersionId committed = records().commit.id;
   const TransitionRecord& last = records().transition;
   if (finished_ == committed) {
-    resident_.set_whole(committed);
-    expect_sample();
+    made_whole(committed);
     entitled_ = true;
     hold_until_ = now_;
-    trouble_.clear();
     if (attempt_ && attempt_->number == finished_->baseline) {
       attempt_.reset();
       stream_.reset();
@@ -213,8 +211,10 @@ void ReceiverEndpoint::Machine::start_life() {
 
 // Ends this incarnation; the next enrols after a while. The gate is told to close under the name of
 // the old one, in case it takes long.
-void ReceiverEndpoint::Machine::begin_life(const std::string& why, Milliseconds after) {
+void ReceiverEndpoint::Machine::begin_life(std::string why, Milliseconds after) {
   note(why + "; it enrols anew and restores");
+  // Whoever asks why the gate is closed is to hear the cause, not only what came of it.
+  if (!failed_.empty()) why += "; " + failed_;
   trouble_ = why;
   stop_stream();
   works_.forget();
@@ -233,6 +233,13 @@ void ReceiverEndpoint::Machine::begin_life(const std::string& why, Milliseconds 
   session_ = MemberSession(member_options(options_));
   calls_before_ = calls_;
   session_.start(now_ + after);
+}
+
+void ReceiverEndpoint::Machine::made_whole(VersionId version) {
+  resident_.set_whole(version);
+  expect_sample();
+  trouble_.clear();
+  failed_.clear();
 }
 
 void ReceiverEndpoint::Machine::prove_to_gate() {

@@ -168,8 +168,9 @@ void ReceiverEndpoint::Machine::fail_attempt(const Status& status, bool rejected
   attempt_->state = Attempt::State::kFailed;
   attempt_->failed = {attempt_->number, rejected, failure_of(status)};
   attempt_->failed_at = now_;
-  note("attempt " + std::to_string(attempt_->number) + (rejected ? " is rejected: " : " failed: ") +
-       status.message());
+  failed_ = "attempt " + std::to_string(attempt_->number) +
+            (rejected ? " is rejected: " : " failed: ") + status.message();
+  note(failed_);
   if (stream_ && stream_->audits) {
     gate_.explain(status.message());
     gate_.close_again(now_);

@@ -82,7 +82,8 @@ class ReceiverEndpoint::Machine {
   bool broken() const;
   void follow_brokenness();
   void start_life();
-  void begin_life(const std::string& why, Milliseconds after);
+  void begin_life(std::string why, Milliseconds after);
+  void made_whole(VersionId version);
   void prove_to_gate();
   void repeat();
 
@@ -152,6 +153,7 @@ class ReceiverEndpoint::Machine {
   std::uint64_t incarnation_ = 0;
   std::uint64_t fence_ = 0;
   std::string trouble_;  // of this life: why it proves or restores
+  std::string failed_;   // the last attempt that did here, until the bits are whole again
 
   // The storage outlives incarnations.
   Resident resident_;

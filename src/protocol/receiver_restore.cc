@@ -57,9 +57,7 @@ void ReceiverEndpoint::Machine::on_base_digests(const Endpoint& from, const Base
 
 void ReceiverEndpoint::Machine::base_checked(const Status& status) {
   if (status.ok()) {
-    trouble_.clear();
-    resident_.set_whole({});
-    expect_sample();
+    made_whole({});
     life_ = Life::kReady;
     session_.join(VersionId{}, needs_);
     return;
@@ -89,9 +87,7 @@ void ReceiverEndpoint::Machine::on_restore_sent(const Endpoint& from, const Rest
 }
 
 void ReceiverEndpoint::Machine::restored() {
-  resident_.set_whole(restore_->version);
-  expect_sample();
-  trouble_.clear();
+  made_whole(restore_->version);
   session_.join(restore_->version, needs_);
   restore_.reset();
   stream_.reset();

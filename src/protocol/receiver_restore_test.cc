@@ -255,6 +255,26 @@ TEST_F(RefusedAndAuditedTest, AWordThatDiffersFailsTheAttempt) {
   EXPECT_EQ(why, "tensor \"a\" differs");
 }
 
+// Else the next incarnation, which waits for an attempt, would tell of nothing but its waiting.
+TEST_F(RefusedAndAuditedTest, ItsNextIncarnationStillSaysWhatFailed) {
+  write();
+  done(Kind::kFinishStream, {Code::kMismatch, "tensor \"a\" differs", "a"});
+  ASSERT_TRUE(control.mark_obsolete(1).ok());
+  ASSERT_TRUE(control.bar(token, {{"receiver-0", machine->incarnation()}}).ok());
+  pass(500);
+  EXPECT_EQ(why, "it was barred; attempt 1 failed: tensor \"a\" differs");
+}
+
+TEST_F(RefusedAndAuditedTest, WhatFailedIsForgottenOnceTheBitsAreWhole) {
+  write();
+  EXPECT_EQ(done(Kind::kFinishStream), "leader: completed 1 2\n");
+  ASSERT_TRUE(control.commit(1).ok());
+  from_leader(Look{});
+  ASSERT_TRUE(control.bar(token, {{"receiver-0", machine->incarnation()}}).ok());
+  pass(500);
+  EXPECT_EQ(why, "it was barred");
+}
+
 // So that the leader does not take it for one that stands still.
 TEST_F(RefusedAndAuditedTest, ItSaysHowFarItIsInBothPasses) {
   hand_over(0, 0);

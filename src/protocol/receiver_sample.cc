@@ -65,7 +65,8 @@ void ReceiverEndpoint::Machine::sample_compared(const ReceiverWorkDone& done) {
   }
   resident_.set_unknown();
   base_loaded_ = false;
-  audit_ = true;  // what brings it next
+  audit_ = true;    // what brings it next
+  failed_.clear();  // this is why
   begin_life("it does not hold " + version_text(version) + ": " + done.status.message(), 0);
 }
 
