@@ -10,13 +10,16 @@ Every byte of every receiver is compared with a dense load after every refit, as
 import json
 import os
 import random
+import re
+import signal
 import subprocess
 import sys
+import time
 import unittest
 
 import cli_test
 from cli_test import WIDTH, write_checkpoint
-from cluster_test import KILLS, ClusterHarness
+from cluster_test import KILLS, ClusterHarness, children_of
 
 MEBIBYTE = 1 << 20
 
@@ -121,6 +124,60 @@ class ClusterCasesTest(ClusterHarness):
         told = json.loads(ran.stdout)
         self.assertGreaterEqual(told["committed_version"], refits)
         self.assertEqual((told["bytes_differing"], told["reads_different"]), (0, 0), seed)
+
+    def flip(self, process, bits):
+        """Flips a bit of whatever in the memory of its own begins with `bits`."""
+        flipped = 0
+        with open(f"/proc/{process}/maps") as file:
+            parts = re.findall(r"(?m)^(\w+)-(\w+) rw-p \w+ 00:00 0 *$", file.read())
+        with open(f"/proc/{process}/mem", "r+b", buffering=0) as memory:
+            for begin, end in ((int(begin, 16), int(end, 16)) for begin, end in parts):
+                memory.seek(begin)
+                for found in re.finditer(re.escape(bits), memory.read(end - begin)):
+                    memory.seek(begin + found.start())
+                    memory.write(bytes([bits[0] ^ 1]))
+                    flipped += 1
+        return flipped
+
+    def test_an_engine_dies_with_what_its_requests_have_read(self):
+        # A bit is another for as long as it takes a request to read it, which is none of what the
+        # cluster compares; and then the engine is killed, which alone had counted it.
+        directory, report = self.path("run"), self.path("report.json")
+        arguments = ["--owners", "1", "--nodes", "1", "--receivers-per-node", "1"]
+        cluster = subprocess.Popen(
+            [cli_test.DCR, "local", "--from", self.versions[0], "--to", self.versions[1],
+             "--to", self.versions[2], *arguments, "--directory", directory, "--report",
+             report, "--mode", "async", "--kill", "pause:owner.0@build_complete:2,5"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        errors = ""
+        for line in cluster.stderr:
+            errors += line
+            if "owner-0 was stopped" in line:
+                break
+        engine = children_of(cluster.pid)["engine-0"]
+        bits = self.tensors[1]["model.norm"][2]
+        try:
+            self.assertGreater(self.flip(engine, bits), 0)
+        except PermissionError as error:
+            cluster.kill()
+            cluster.communicate()
+            self.skipTest(f"the memory of a process of this test's cannot be written: {error}")
+        deadline = time.monotonic() + 60
+        told = ""
+        while "read differs: " not in told:
+            self.assertLess(time.monotonic(), deadline, told)
+            with open(os.path.join(directory, "engine-0.0.log")) as file:
+                told = file.read()
+        self.assertGreater(self.flip(engine, bytes([bits[0] ^ 1]) + bits[1:]), 0)
+        os.kill(engine, signal.SIGKILL)
+        _, rest = cluster.communicate()
+        self.assertEqual(cluster.returncode, 1, errors + rest)
+        with open(report) as file:
+            told = json.load(file)
+        self.assertEqual((told["bytes_differing"], told["reads_different"]), (0, 1))
+        self.assertIn(f"0 bytes of receivers and 1 reads differ from a dense load of "
+                      f"{self.versions[2]}: nothing more is refitted", rest)
 
     def test_staging_overflows(self):
         told = self.local(self.versions[:2], "--owners", "2", "--nodes", "2", "--mode", "async",

@@ -34,17 +34,25 @@ KILLS = {
 }
 
 
-def private_bytes(parent):
-    """What the processes of a cluster have for themselves alone, by name."""
+def children_of(parent):
+    """The processes of a cluster: their ids, by name."""
     found = {}
     with open(f"/proc/{parent}/task/{parent}/children") as file:
         children = file.read().split()
     for child in children:
         with open(f"/proc/{child}/cmdline", "rb") as file:
             arguments = file.read().decode().split("\0")
+        found[arguments[arguments.index("--name") + 1]] = int(child)
+    return found
+
+
+def private_bytes(parent):
+    """What the processes of a cluster have for themselves alone, by name."""
+    found = {}
+    for name, child in children_of(parent).items():
         with open(f"/proc/{child}/smaps_rollup") as file:
             sizes = re.findall(r"(?m)^Private_(?:Clean|Dirty): +(\d+) kB$", file.read())
-        found[arguments[arguments.index("--name") + 1]] = 1024 * sum(map(int, sizes))
+        found[name] = 1024 * sum(map(int, sizes))
     return found
 
 

@@ -45,8 +45,9 @@ class EngineProcess {
     DCR_TRY(open_hosts());
     std::vector<ServingModel*> serving;
     for (const auto& rank : ranks_) serving.push_back(rank->serving.get());
-    reader_ =
-        std::make_unique<EngineReader>(model_, std::move(serving), context_.config().requests);
+    reader_ = std::make_unique<EngineReader>(
+        model_, std::move(serving), context_.config().requests,
+        [this](const std::string& label) { context_.options().log(kReadDiffers, label); });
     DCR_ASSIGN(gate_mailbox_, Mailbox::open(context_, engine_.gate.name));
     gate_worker_ = make_executor(2);
     verifier_ = make_executor(2);

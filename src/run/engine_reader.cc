@@ -11,8 +11,9 @@ constexpr std::uint64_t kPauseMs = 5;  // between two requests, and while there 
 
 }  // namespace
 
-EngineReader::EngineReader(const RunModel& model, std::vector<ServingModel*> ranks, bool requests)
-    : model_(model), ranks_(std::move(ranks)) {
+EngineReader::EngineReader(const RunModel& model, std::vector<ServingModel*> ranks, bool requests,
+                           Different different)
+    : model_(model), ranks_(std::move(ranks)), different_(std::move(different)) {
   if (!requests) return;
   thread_ = make_executor(2);
   thread_->submit([this] { read_on(); });
@@ -68,9 +69,11 @@ void EngineReader::read_once() {
   while (rank < ranks_.size() && storage_digest(*ranks_[rank]) == version_.digests[rank]) {
     ++rank;
   }
+  const bool different = rank < ranks_.size();
+  if (different && !std::exchange(version_.told, true)) different_(label);
   const std::lock_guard<std::mutex> lock(mutex_);
   ++counts_.reads;
-  if (rank < ranks_.size()) ++counts_.different;
+  if (different) ++counts_.different;
 }
 
 Result<EngineReader::Version> EngineReader::dense_version(const std::string& path) {

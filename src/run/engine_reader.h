@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -24,9 +25,14 @@ struct ReaderCounts {
 
 class EngineReader {
  public:
+  // Called at once, by the thread that reads, for the first reading of each label that is not the
+  // label's version.
+  using Different = std::function<void(const std::string& label)>;
+
   // `ranks` are the engine's, and must outlive this, as must `model`. Without `requests` nothing is
   // read but what compare() is asked for.
-  EngineReader(const RunModel& model, std::vector<ServingModel*> ranks, bool requests);
+  EngineReader(const RunModel& model, std::vector<ServingModel*> ranks, bool requests,
+               Different different);
   ~EngineReader();
 
   // Requests run from now on, of the version with this label: the path of a checkpoint. Where it is
@@ -44,6 +50,7 @@ class EngineReader {
  private:
   struct Version {
     bool known = false;
+    bool told = false;            // that a reading differed
     std::vector<Digest> digests;  // by rank
   };
 
@@ -53,6 +60,7 @@ class EngineReader {
 
   const RunModel& model_;
   const std::vector<ServingModel*> ranks_;
+  const Different different_;
   std::mutex reading_;  // held by a request, and by who lets none run
   std::mutex mutex_;
   // Guarded by mutex_.

@@ -209,11 +209,12 @@ class LocalCluster {
   void start_again(Process& process, bool killed) {
     std::string what = process.name + (killed ? " was killed" : " ended") + ", code " +
                        std::to_string(process.child->code());
+    reads_lost_ += lines_of_log(process, kReadDiffers).size();
     const bool at_point = killed && take_point(process, false);
     if (at_point) ++result_.kills;
     // Whoever else kills it does so from outside.
     if (!at_point && !(killed && process.child->code() == kKillSignal)) {
-      const std::vector<std::string> log = lines_of_log(process);
+      const std::vector<std::string> log = lines_of_log(process, "");
       if (!log.empty()) what += ": " + log.back();
       if (++process.ends >= kEndsMax) {
         failure_ = Status(Code::kUnavailable, what + ", for the third time since the last commit");
@@ -240,8 +241,9 @@ class LocalCluster {
     options_.note(process.name + " goes on");
   }
 
-  // What its present life, or its last one, has said.
-  std::vector<std::string> lines_of_log(const Process& process) const {
+  // What its present life, or its last one, has said: under this endpoint, or under any.
+  std::vector<std::string> lines_of_log(const Process& process, const std::string& endpoint) const {
+    const std::string head = endpoint.empty() ? "" : endpoint + ": ";
     constexpr std::uint64_t kLogBytesMax = kGiB;
     const std::string life = process.name + "." + std::to_string(process.lives - 1);
     const Result<Bytes> log =
@@ -249,17 +251,16 @@ class LocalCluster {
     std::vector<std::string> lines;
     if (!log.ok()) return lines;
     std::istringstream in(std::string(log->begin(), log->end()));
-    for (std::string line; std::getline(in, line);) lines.push_back(line);
+    for (std::string line; std::getline(in, line);) {
+      if (line.starts_with(head)) lines.push_back(line.substr(head.size()));
+    }
     return lines;
   }
 
   // Where the process is stopped, or where it died, by its own last word; end(): not at a point.
   std::vector<OperationPoint>::iterator reached_point(Process& process, bool pause) {
-    const std::string head = std::string(kReachedPoint) + ": ";
-    std::string last;
-    for (const std::string& line : lines_of_log(process)) {
-      if (line.starts_with(head)) last = line.substr(head.size());
-    }
+    const std::vector<std::string> reached = lines_of_log(process, kReachedPoint);
+    const std::string last = reached.empty() ? "" : reached.back();
     return std::find_if(process.points.begin(), process.points.end(),
                         [&](const OperationPoint& point) {
                           return point.pause == pause && format_operation_point(point) == last;
@@ -343,12 +344,12 @@ class LocalCluster {
     result_.bytes_compared += report.bytes_compared;
     result_.bytes_differing += report.bytes_differing;
     result_.reads = report.reads;
-    result_.reads_different = report.reads_different;
+    result_.reads_different = reads_lost_ + report.reads_different;
     result_.gate_seconds = report.gate_seconds;
     if (differs()) {
       options_.note(std::to_string(report.bytes_differing) + " bytes of receivers and " +
-                    std::to_string(report.reads_different) + " reads differ from a dense load of " +
-                    path + ": nothing more is refitted");
+                    std::to_string(result_.reads_different) +
+                    " reads differ from a dense load of " + path + ": nothing more is refitted");
     }
     return {};
   }
@@ -438,6 +439,7 @@ class LocalCluster {
   std::unique_ptr<Operator> operator_;
   std::vector<Process> processes_;
   std::vector<CalledRefit> refits_;
+  std::uint64_t reads_lost_ = 0;         // that differed in engines that died: one a label, or more
   std::optional<std::uint64_t> origin_;  // of the axis: t0 of the first refit
   LocalResult result_;
   Status failure_;

@@ -21,6 +21,9 @@ namespace dcr {
 
 // The endpoint under which a process logs that it has reached one of its points.
 inline constexpr const char* kReachedPoint = "reached";
+// And that requests of an engine read other weights than their label's: what it counts dies with
+// it.
+inline constexpr const char* kReadDiffers = "read differs";
 
 // What the caller of a process's function gives it. Nothing is owned.
 struct ProcessOptions {
