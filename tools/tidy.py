@@ -196,7 +196,6 @@ TESTED_BY = {
     "src/run/engine_reader.cc": ("tests/cluster_test.py", "run whole"),
     "src/run/local_cluster.cc": ("tests/cluster_test.py", "run whole"),
     "src/run/node_process.cc": ("tests/cluster_test.py", "run whole"),
-    "src/run/node_work.cc": ("tests/cluster_test.py", "a cluster's parts"),
     "src/run/operations.cc": ("tests/cluster_test.py", "where points are"),
     "src/run/owner_collective.cc": ("tests/cluster_cases_test.py", "run whole"),
     "src/run/owner_process.cc": ("tests/cluster_test.py", "run whole"),

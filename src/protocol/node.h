@@ -62,7 +62,8 @@ struct HandOver {
   std::uint64_t number = 0;
 };
 // Lets go of payloads of the stream below this order number (number × owners + owner); kOrderAll:
-// of everything of it, also of what is still being fetched. Not answered.
+// of everything of it, also of what is still being fetched. What is fetched after this is another
+// one, though it may have the same number. Not answered.
 inline constexpr std::uint64_t kOrderAll = ~std::uint64_t{0};
 struct DropPayloads {
   StreamId stream;

@@ -184,19 +184,24 @@ void NodeWork::hand_over(const HandOver& work) {
   context_.points().after("hand_over");
 }
 
+// At once: what is fetched again after this is not what is dropped.
 void NodeWork::drop(const DropPayloads& work) {
   const std::uint64_t owners = source_.owners();
+  auto dropped = std::make_shared<std::vector<Held>>();
   const std::lock_guard<std::mutex> lock(mutex_);
   for (auto at = held_.begin(); at != held_.end();) {
     const auto& [stream, owner, number] = at->first;
     const bool below = work.below == kOrderAll || number * owners + owner < work.below;
     if (stream == work.stream && below) {
-      forget_read(&at->second);
+      if (at->second.read) read_bytes_ -= at->second.read->memory_bytes();
+      dropped->push_back(std::move(at->second));
       at = held_.erase(at);
     } else {
       ++at;
     }
   }
+  // To give memory back takes a while.
+  decoder_->submit([dropped] { dropped->clear(); });
 }
 
 void NodeWork::begin(const NodeEffect& effect, const Post& post) {
@@ -209,7 +214,7 @@ void NodeWork::begin(const NodeEffect& effect, const Post& post) {
   } else if (const auto* const over = std::get_if<HandOver>(&effect)) {
     decoder_->submit([this, work = *over] { hand_over(work); });
   } else if (const auto* const dropped = std::get_if<DropPayloads>(&effect)) {
-    decoder_->submit([this, work = *dropped] { drop(work); });
+    drop(*dropped);
   }
 }
 

@@ -29,7 +29,7 @@ class NodeWork {
   NodeWork(ProcessContext& context, const PublishedSource& source);
   ~NodeWork();
 
-  // Begins work; its answer goes to `post`. Thread-safe.
+  // Begins work; its answer goes to `post`. What is to be dropped is when it returns. Thread-safe.
   void begin(const NodeEffect& effect, const Post& post);
 
  private:
@@ -62,7 +62,7 @@ class NodeWork {
   std::map<Key, Held> held_;      // guarded by mutex_
   std::uint64_t read_bytes_ = 0;  // of Held::read; guarded by mutex_
   std::unique_ptr<Executor> fetchers_;
-  std::unique_ptr<Executor> decoder_;  // one thread: decodes, hands over and drops in their order
+  std::unique_ptr<Executor> decoder_;  // one thread: decodes and hands over in their order
 };
 
 }  // namespace dcr
