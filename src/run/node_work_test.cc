@@ -60,7 +60,7 @@ class NodeWorkTest : public testing::Test {
   }
 
   const TempDirectory directory;
-  const CancelToken never;
+  CancelToken never;
   RunConfig config;
   PublishedSource source;
   std::unique_ptr<ProcessContext> context;
