@@ -134,6 +134,16 @@ Status measure_alone(const CheckpointPair& pair, const RefitShape& shape, unsign
 
 }  // namespace
 
+RefitWork RefitWork::mean(const RefitWork& before, const RefitWork& after) {
+  RefitWork work;
+  for (double RefitWork::*field :
+       {&RefitWork::construct, &RefitWork::put, &RefitWork::node, &RefitWork::apply,
+        &RefitWork::baseline, &RefitWork::slowest_send}) {
+    work.*field = (before.*field + after.*field) / 2;
+  }
+  return work;
+}
+
 double RefitWork::until_gates_open(double nodes, double cores) const {
   return std::max(slowest_send, (construct + put + nodes * (node + apply)) / cores);
 }

@@ -20,6 +20,9 @@ struct RefitWork {
   double baseline = 0;      // of all owners, which follows the commit
   double slowest_send = 0;  // the slowest stage that one thread runs
 
+  // Of what was measured before something and after it: a machine's speed drifts within a minute.
+  static RefitWork mean(const RefitWork& before, const RefitWork& after);
+
   // What the refit takes at least until gates open: no processor rests, nothing is repeated.
   double until_gates_open(double nodes, double cores) const;
   // And until owners have updated their baselines, which ends it.
