@@ -112,8 +112,9 @@ std::string CrashScenario::text() const {
          std::to_string(death.nth) + ". " + death.effect;
 }
 
-std::unique_ptr<SimModel> crash_model() {
+std::unique_ptr<SimModel> crash_model(bool residual) {
   for (std::uint64_t number = 0;; ++number) {
+    if (SimModel::residual(number) != residual) continue;
     std::unique_ptr<SimModel> model = SimModel::make(number);
     if (model->owners() >= 2 && model->engines() >= 2 && model->ranks() >= 2) return model;
   }

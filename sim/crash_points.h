@@ -24,8 +24,9 @@ std::vector<CrashScenario> crash_scenarios(SimModel& model);
 // A transition in which nothing happens, that one, and another to see that all is well.
 WorldResult run_scenario(SimModel& model, const CrashScenario& scenario, bool traced);
 
-// The model that they run on: several owners, engines and nodes, several receivers to an engine.
-std::unique_ptr<SimModel> crash_model();
+// A model that they run on: several owners, engines and nodes, several receivers to an engine; with
+// residual tensors or without.
+std::unique_ptr<SimModel> crash_model(bool residual = false);
 
 // What a world without faults is like.
 Swarm quiet_swarm();

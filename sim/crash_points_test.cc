@@ -9,8 +9,8 @@
 namespace dcr {
 namespace {
 
-TEST(CrashPoints, AllEndWell) {
-  const std::unique_ptr<SimModel> model = crash_model();
+void expect_all_end_well(bool residual) {
+  const std::unique_ptr<SimModel> model = crash_model(residual);
   const std::vector<CrashScenario> scenarios = crash_scenarios(*model);
   EXPECT_GE(scenarios.size(), 1000U);
   std::set<std::string> points;
@@ -29,6 +29,11 @@ TEST(CrashPoints, AllEndWell) {
     }
   }
 }
+
+TEST(CrashPoints, AllEndWell) { expect_all_end_well(false); }
+
+// Where owners meet to convert.
+TEST(CrashPoints, AllEndWellWithResidualTensors) { expect_all_end_well(true); }
 
 }  // namespace
 }  // namespace dcr

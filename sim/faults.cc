@@ -118,6 +118,7 @@ Swarm draw_swarm(Prng& prng) {
   }
   if (one_in(prng, 3)) swarm.open_fails = frequency(prng);
   if (one_in(prng, 8)) swarm.long_requests = frequency(prng);
+  swarm.meetings_break = frequency(prng);
   draw_sudden(prng, &swarm);
   constexpr Microseconds kLast[] = {50'000, 200'000, 1'000'000, 4'000'000};
   swarm.faults_last = kLast[prng.below(std::size(kLast))];
@@ -138,13 +139,13 @@ std::string Swarm::text() const {
          number("store_refuses", store_refuses) + number("store_corrupts", store_corrupts) +
          number("store_tears", store_tears) + number("store_late", store_late) +
          number("open_fails", open_fails) + number("long_requests", long_requests) +
-         number("other_bases", other_bases ? 1 : 0) + number("audits", audits ? 1 : 0) +
-         number("sudden_max", sudden_max) + number("crashes", crashes ? 1 : 0) +
-         number("pauses", pauses ? 1 : 0) + number("partitions", partitions ? 1 : 0) +
-         number("slowness", slowness ? 1 : 0) + number("zombies", zombies ? 1 : 0) +
-         number("slices_max", slices_max) + number("aborts", aborts ? 1 : 0) +
-         number("asks_outcomes", asks_outcomes ? 1 : 0) + number("faults_last", faults_last) +
-         number("continuous", continuous ? 1 : 0);
+         number("meetings_break", meetings_break) + number("other_bases", other_bases ? 1 : 0) +
+         number("audits", audits ? 1 : 0) + number("sudden_max", sudden_max) +
+         number("crashes", crashes ? 1 : 0) + number("pauses", pauses ? 1 : 0) +
+         number("partitions", partitions ? 1 : 0) + number("slowness", slowness ? 1 : 0) +
+         number("zombies", zombies ? 1 : 0) + number("slices_max", slices_max) +
+         number("aborts", aborts ? 1 : 0) + number("asks_outcomes", asks_outcomes ? 1 : 0) +
+         number("faults_last", faults_last) + number("continuous", continuous ? 1 : 0);
 }
 
 }  // namespace dcr

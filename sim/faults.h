@@ -43,8 +43,9 @@ struct Swarm {
   std::uint32_t hand_over_lost = 0;
   std::uint32_t control_refuses = 0, control_forgets = 0, control_slow = 0;              // calls
   std::uint32_t store_refuses = 0, store_corrupts = 0, store_tears = 0, store_late = 0;  // objects
-  std::uint32_t open_fails = 0;     // a gate that cannot be opened
-  std::uint32_t long_requests = 0;  // requests that run longer than anybody waits for them
+  std::uint32_t open_fails = 0;      // a gate that cannot be opened
+  std::uint32_t long_requests = 0;   // requests that run longer than anybody waits for them
+  std::uint32_t meetings_break = 0;  // of owners
 
   // Sudden faults of a transition: how many, and which kinds.
   std::uint32_t sudden_max = 0;

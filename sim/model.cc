@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 
 #include "base/assert.h"
-#include "layout/owner_plan.h"
+#include "layout/converters.h"
 #include "layout/shard.h"
 #include "receiver/needs.h"
 #include "receiver/ownership.h"
@@ -136,7 +137,8 @@ std::unique_ptr<SimModel> SimModel::make(std::uint64_t number) {
     }
     const std::uint32_t tensors = random.catalogue.size();
     if (tensors < 4 || tensors > kTensorsMax || bytes < 100 || bytes > kModelBytesMax) continue;
-    std::unique_ptr<SimModel> model(std::make_unique<SimModel>(std::move(random), prng));
+    std::unique_ptr<SimModel> model(
+        std::make_unique<SimModel>(std::move(random), prng, residual(number)));
     // Most have several owners and receivers.
     const bool small = number % 48 == 47;
     const bool many = number % 8 == 5;
@@ -209,9 +211,25 @@ void SimModel::make_weights() {
   DCR_ASSERT(weights_.size() == kWeights);
 }
 
-Status SimModel::make_owners(std::vector<std::unique_ptr<SimOwner>>* made) {
+// Where there are residual tensors, those of about every other rule are.
+Result<OwnerPlan> SimModel::owner_plan() {
   DCR_ASSIGN(Layout layout, parse_owner_layout(random_.owners));
-  DCR_ASSIGN(const OwnerPlan plan, OwnerPlan::make(catalogue(), std::move(layout)));
+  if (converted_.empty()) {
+    const std::size_t rules = layout.rules.size();
+    converted_.assign(rules, false);
+    for (std::size_t i = 0; residual_ && i < rules; ++i) converted_[i] = prng_.below(2) == 0;
+    if (residual_) converted_[static_cast<std::size_t>(prng_.below(rules))] = true;
+  }
+  for (std::size_t i = 0; i < converted_.size(); ++i) layout.rules[i].convert = converted_[i];
+  return OwnerPlan::make(catalogue(), std::move(layout));
+}
+
+Status SimModel::make_owners(std::vector<std::unique_ptr<SimOwner>>* made) {
+  DCR_ASSIGN(const OwnerPlan plan, owner_plan());
+  if (residual_ && sim_ranks_ == nullptr) {
+    sim_ranks_ = std::make_unique<SimRanks>(plan.ranks());
+    meeting_ = make_executor(plan.ranks());
+  }
   std::vector<OwnerInput> inputs;
   std::vector<OwnerDeclaration> declarations;
   for (std::uint32_t rank = 0; rank < plan.ranks(); ++rank) {
@@ -222,6 +240,12 @@ Status SimModel::make_owners(std::vector<std::unique_ptr<SimOwner>>* made) {
     }
     owner->tasks_ = std::move(of_rank.tasks);
     OwnerInput input{rank, owner->tasks_, {}, {}, &owner->memory_, nullptr};
+    if (residual_) {
+      owner->collective_ = std::make_unique<SimCollective>(*sim_ranks_, rank);
+      input.collective = owner->collective_.get();
+      owner->converters_ = make_rule_converters(catalogue(), plan, rank, owner->memory_);
+      for (const auto& converter : owner->converters_) input.converters.push_back(converter.get());
+    }
     DCR_ASSIGN(OwnerDeclaration declaration, declare_owner(input));
     declarations.push_back(std::move(declaration));
     inputs.push_back(std::move(input));
@@ -234,7 +258,7 @@ Status SimModel::make_owners(std::vector<std::unique_ptr<SimOwner>>* made) {
   for (std::uint32_t rank = 0; rank < plan.ranks(); ++rank) {
     SimOwner& owner = *(*made)[rank];
     DCR_ASSIGN(owner.owner_, Owner::create(geometry, std::move(inputs[rank]), ""));
-    DCR_ASSIGN(owner.group_, OwnerGroup::create({owner.owner_.get()}, *executor_, options));
+    DCR_ASSIGN(owner.group_, OwnerGroup::create({owner.owner_.get()}, *owner.executor_, options));
   }
   return {};
 }
@@ -325,25 +349,67 @@ std::size_t SimModel::items() const {
   return count;
 }
 
+std::vector<Status> SimModel::together(std::span<SimOwner* const> owners,
+                                       std::span<const std::function<Status()>> phases,
+                                       const CollectiveFault& fault) {
+  std::vector<Status> results(owners.size());
+  if (!residual_) {
+    for (std::size_t i = 0; i < owners.size(); ++i) results[i] = phases[i]();
+    return results;
+  }
+  sim_ranks_->begin(fault);
+  std::atomic<std::size_t> left{owners.size()};
+  for (std::uint32_t rank = 0; rank < owners.size(); ++rank) {
+    sim_ranks_->connect(rank, owners[rank]->owner().residual());
+  }
+  for (std::size_t i = 0; i < owners.size(); ++i) {
+    meeting_->submit([&, i] {
+      results[i] = phases[i]();
+      owners[i]->collective_->leave();
+      --left;
+    });
+  }
+  meeting_->wait([&left] { return left == 0; });
+  return results;
+}
+
+// One after the other where owners do not meet.
+void SimModel::for_all_owners(std::uint32_t weights,
+                              const std::function<Status(std::uint32_t)>& phase) {
+  std::vector<SimOwner*> all;
+  std::vector<std::function<Status()>> phases;
+  for (std::uint32_t rank = 0; rank < owners(); ++rank) {
+    owners_[rank]->load(shards(weights, rank));
+    all.push_back(owners_[rank].get());
+    phases.emplace_back([&phase, rank] { return phase(rank); });
+  }
+  for (const Status& status : together(all, phases)) DCR_ASSERT(status.ok());
+}
+
+void SimModel::initialize_owners() {
+  for_all_owners(0, [this](std::uint32_t rank) { return owners_[rank]->group().initialize(0); });
+}
+
 std::uint64_t SimModel::payloads() {
   std::vector<Need> wanted = needs_[0];
   for (const std::vector<Need>& of_rank : needs_) add_needs(of_rank, &wanted);
-  CountingSink sink;
-  std::array<PayloadSink*, 1> sinks = {&sink};
-  for (std::uint32_t rank = 0; rank < owners(); ++rank) {
-    SimOwner& owner = *owners_[rank];
-    owner.load(shards(0, rank));
-    DCR_ASSERT(owner.group().initialize(0).ok());
-    owner.load(shards(kUnrelated, rank));
+  initialize_owners();
+  std::vector<CountingSink> sinks(owners());
+  for_all_owners(kUnrelated, [&](std::uint32_t rank) {
     Attempt attempt;
     attempt.attempt = 1;
     attempt.target_version = 1;
     attempt.needs = wanted;
-    DCR_ASSERT(owner.group().prepare(attempt, sinks).ok());
-    owner.group().drop_attempt();
-    owner.forget();
+    std::array<PayloadSink*, 1> sink = {&sinks[rank]};
+    return owners_[rank]->group().prepare(attempt, sink).status();
+  });
+  std::uint64_t payloads = 0;
+  for (std::uint32_t rank = 0; rank < owners(); ++rank) {
+    payloads += sinks[rank].payloads;
+    owners_[rank]->group().drop_attempt();
+    owners_[rank]->forget();
   }
-  return sink.payloads;
+  return payloads;
 }
 
 const std::vector<Bytes>& SimModel::shards(std::uint32_t weights, std::uint32_t owner) {

@@ -8,20 +8,24 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/bytes.h"
 #include "base/prng.h"
+#include "layout/owner_plan.h"
 #include "layout/receiver_plan.h"
 #include "layout/reference_loader.h"
 #include "receiver/host_memory.h"
 #include "receiver/receiver.h"
 #include "runtime/threads.h"
+#include "sim/collective.h"
 #include "source/host_source_memory.h"
 #include "source/owner_group.h"
 #include "tests/random_model.h"
@@ -107,6 +111,9 @@ class SimOwner {
   std::deque<Bytes> storages_;
   HostSourceMemory memory_;
   std::vector<ConversionTask> tasks_;
+  std::vector<std::unique_ptr<Converter>> converters_;
+  std::unique_ptr<SimCollective> collective_;
+  std::unique_ptr<Executor> executor_ = make_executor(1);
   std::unique_ptr<Owner> owner_;
   std::unique_ptr<OwnerGroup> group_;
 };
@@ -121,7 +128,10 @@ class SimModel {
   // The same number gives the same model. Random models that have too many tensors or a name that
   // receivers refuse are passed over.
   static std::unique_ptr<SimModel> make(std::uint64_t number);
-  SimModel(RandomModel random, Prng prng) : random_(std::move(random)), prng_(prng) {}  // for make
+  // Whether residual() of that model.
+  static bool residual(std::uint64_t number) { return number % 8 == 3; }
+  SimModel(RandomModel random, Prng prng, bool residual)  // for make
+      : random_(std::move(random)), prng_(prng), residual_(residual) {}
 
   const Catalogue& catalogue() const { return random_.catalogue; }
   std::string text() const { return random_.text(); }
@@ -141,6 +151,17 @@ class SimModel {
   SimOwner& owner(std::uint32_t rank, bool spare = false);
   // `index`: engine × ranks + rank.
   SimReceiver& receiver(std::uint32_t index, bool spare = false);
+
+  // Some tensors are converted, not projected, so that owners construct together and update their
+  // baselines together (paper §4.3).
+  bool residual() const { return residual_; }
+  // Every owner's phase, where one waits for the others: phases[i] is that of owners[i], by rank.
+  // What it is to each. `fault`: of what they say to each other.
+  std::vector<Status> together(std::span<SimOwner* const> owners,
+                               std::span<const std::function<Status()>> phases,
+                               const CollectiveFault& fault = {});
+  // All owners have the base, as their weights and their baselines.
+  void initialize_owners();
   // No receiver's writes are seen any more.
   void unguard();
 
@@ -153,7 +174,9 @@ class SimModel {
 
  private:
   Status build();
+  Result<OwnerPlan> owner_plan();
   Status make_owners(std::vector<std::unique_ptr<SimOwner>>* made);
+  void for_all_owners(std::uint32_t weights, const std::function<Status(std::uint32_t)>& phase);
   Status make_receivers();
   Result<std::unique_ptr<SimReceiver>> make_receiver(std::uint32_t rank);
   Status require_scratch(SimReceiver& receiver) const;
@@ -162,6 +185,10 @@ class SimModel {
 
   const RandomModel random_;
   Prng prng_;
+  const bool residual_;
+  std::vector<bool> converted_;  // by rule of the owners' layout
+  std::unique_ptr<SimRanks> sim_ranks_;
+  std::unique_ptr<Executor> meeting_;  // a thread for each owner; null where they never meet
   std::unique_ptr<Executor> executor_ = make_executor(1);
   std::uint32_t engines_ = 1;
   std::uint32_t ranks_ = 1;

@@ -203,8 +203,8 @@ void Oracle::on_baseline(const OwnerProcess& owner, std::uint64_t version) {
   }
 }
 
-void Oracle::on_constructed(const Attempt& attempt, const PrepareResult& result) {
-  std::uint64_t& payloads = payloads_[attempt.attempt];
+void Oracle::on_constructed(std::uint64_t attempt, const PrepareResult& result) {
+  std::uint64_t& payloads = payloads_[attempt];
   payloads += result.pipeline.payloads;
   payloads_most_ = std::max(payloads_most_, payloads);
 }

@@ -45,7 +45,7 @@ class Oracle {
   void on_put(const OwnerProcess& owner, std::uint64_t attempt, bool restore);
   void on_hand_over(const NodeProcess& node, const StreamId& stream);
   void on_baseline(const OwnerProcess& owner, std::uint64_t version);
-  void on_constructed(const Attempt& attempt, const PrepareResult& result);
+  void on_constructed(std::uint64_t attempt, const PrepareResult& result);
   void on_refit(const std::string& label, const CommitRecord& committed);
   // `after`: the last attempt when the first owner called; one that starts anew calls again, and
   // what its earlier life sent may be committed though its call fails.

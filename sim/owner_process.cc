@@ -45,13 +45,12 @@ void OwnerProcess::become_zombie() {
 
 void OwnerProcess::begin() {
   SimOwner& owner = model();
-  if (kept_) {
+  const std::optional<VersionId> baseline = std::exchange(kept_, std::nullopt);
+  if (baseline) {
     owner.group().drop_attempt();
-    baseline_ = std::exchange(kept_, std::nullopt);
   } else {
     owner.forget();
     load(weights_);
-    if (baseline_) DCR_ASSERT(owner.group().initialize(baseline_->version).ok());
   }
   const std::uint32_t owners = world_.model().owners();
   payloads_ = std::make_unique<ObjectOwnerTransport>(
@@ -62,7 +61,7 @@ void OwnerProcess::begin() {
   options.name = name();
   options.details = {rank_, owners, world_.model().catalogue().schema()};
   options.waits = world_.swarm().waits;
-  make_machine(std::move(options), baseline_);
+  make_machine(std::move(options), baseline);
   world_.trainer().started(rank_);
 }
 
@@ -78,7 +77,7 @@ void OwnerProcess::lose() {
   work_.clear();
   working_ = false;
   ++turn_;
-  baseline_.reset();
+  world_.meetings().leave(*this, false);
   if (!zombie()) world_.trainer().died(rank_);
 }
 
@@ -104,6 +103,7 @@ void OwnerProcess::give_up() {
   if (!sending_ || sending_->done.kind != Kind::kConstructAndSend) return;
   if (world_.prng().below(4) == 0) return;  // it was too late to stop it
   ++turn_;
+  world_.meetings().leave(*this, true);
   finish_sending(Status(Code::kCancelled, "the attempt was stopped"));
 }
 
@@ -118,6 +118,8 @@ void OwnerProcess::begin_next() {
       begin_work(*construct);
     } else if (const auto* const restore = std::get_if<SendBaseline>(&work)) {
       begin_work(*restore);
+    } else if (const auto* const update = std::get_if<UpdateBaseline>(&work)) {
+      begin_work(*update);
     } else {
       finish_with(carry_out_short(work), world_.work_time());
     }
@@ -133,26 +135,63 @@ void OwnerProcess::answered(const OwnerEvent& event) {
   step(event);
 }
 
+void OwnerProcess::together(const Meeting& meeting, Milliseconds wait,
+                            std::function<Status()> phase,
+                            std::function<void(const Status&)> then) {
+  if (!world_.model().residual()) return then(phase());
+  phase_ = std::move(phase);
+  then_ = std::move(then);
+  world_.meetings().come(*this, meeting);
+  later(wait * 1000, [this, turn = turn_, meeting] {
+    if (turn != turn_ || !world_.meetings().waits(*this, meeting)) return;
+    world_.meetings().leave(*this, true);
+    then_({Code::kUnavailable, "another owner did not come"});
+  });
+}
+
+void OwnerProcess::met(Status status, Microseconds delay) {
+  later(delay, [this, turn = turn_, kept = std::make_unique<Status>(std::move(status))] {
+    if (turn == turn_) then_(*kept);
+  });
+}
+
 void OwnerProcess::begin_work(const ConstructAndSend& work) {
   Sending sending;
   sending.transport = payloads_.get();
   sending.attempt = work.attempt.attempt;
   sending.done = done_of(Kind::kConstructAndSend, sending.attempt, Status());
-  Status status = payloads_->begin(sending.attempt);
-  if (status.ok()) {
+  sending_ = std::move(sending);
+  const Status status = payloads_->begin(work.attempt.attempt);
+  if (!status.ok()) return finish_sending(status);
+  Attempt attempt = work.attempt;
+  attempt.run = world_.run_id();
+  auto construct = [this, attempt = std::move(attempt)]() -> Status {
     KeepSink sink;
     std::array<PayloadSink*, 1> sinks = {&sink};
-    Attempt attempt = work.attempt;
-    attempt.run = world_.run_id();
-    auto prepared = model().group().prepare(attempt, sinks);
-    status = prepared.status();
-    if (prepared.ok()) sending.done.result = prepared->front();
-    sending.payloads = std::move(sink.payloads);
-    world_.oracle().on_constructed(work.attempt, sending.done.result);
-  }
-  sending_ = std::move(sending);
-  if (!status.ok()) return finish_sending(std::move(status));
-  send_next();
+    DCR_ASSIGN(const std::vector<PrepareResult> results, model().group().prepare(attempt, sinks));
+    sending_->done.result = results.front();
+    sending_->payloads = std::move(sink.payloads);
+    return {};
+  };
+  const std::uint64_t number = work.attempt.attempt;
+  together({number, false}, world_.swarm().waits.send_ms, std::move(construct),
+           [this, number](const Status& constructed) {
+             world_.oracle().on_constructed(number, sending_->done.result);
+             if (!constructed.ok()) return finish_sending(constructed);
+             prepared_attempt_ = number;
+             send_next();
+           });
+}
+
+void OwnerProcess::begin_work(const UpdateBaseline& work) {
+  const std::uint64_t version = work.version;
+  world_.oracle().on_baseline(*this, version);
+  together(
+      {prepared_attempt_, true}, world_.swarm().waits.baseline_ms,
+      [this, version] { return model().group().commit(version); },
+      [this, version](const Status& updated) {
+        finish_with(done_of(Kind::kUpdateBaseline, version, updated), world_.work_time());
+      });
 }
 
 void OwnerProcess::begin_work(const SendBaseline& work) {
@@ -216,10 +255,6 @@ OwnerWorkDone OwnerProcess::carry_out_short(const OwnerEffect& work) {
   }
   if (const auto* const remove = std::get_if<RemovePayloads>(&work)) {
     return done_of(Kind::kRemovePayloads, remove->attempt, payloads_->cleanup(remove->attempt));
-  }
-  if (const auto* const update = std::get_if<UpdateBaseline>(&work)) {
-    world_.oracle().on_baseline(*this, update->version);
-    return done_of(Kind::kUpdateBaseline, update->version, group.commit(update->version));
   }
   if (const auto* const remove = std::get_if<RemoveRestores>(&work)) {
     // Streams are numbered one above their versions.

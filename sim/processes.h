@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "receiver/decoded.h"
+#include "sim/meetings.h"
 #include "sim/model.h"
 #include "sim/process.h"
 #include "transport/object_transport.h"
@@ -42,10 +44,15 @@ class OwnerProcess final : public MachineProcess<OwnerEndpoint, OwnerEvent, Owne
   bool spare() const { return spare_; }
   std::uint32_t weights() const { return weights_; }
   void become_zombie() override;
-  // How its next lives begin: with these weights, and with this version's baseline, or none.
-  void begin_with(std::uint32_t weights, std::optional<VersionId> baseline) {
+  // Its next life begins with the base, as weights and as a baseline, which the model has.
+  void begin_initialized() {
+    weights_ = 0;
+    kept_ = VersionId{};
+  }
+  // How its next lives begin: with these weights, and without a baseline.
+  void begin_with(std::uint32_t weights) {
     weights_ = weights;
-    baseline_ = baseline;
+    kept_.reset();
   }
   // Its next machine begins in the same process, with what there is of a baseline.
   void keep() { kept_ = status().held; }
@@ -53,16 +60,27 @@ class OwnerProcess final : public MachineProcess<OwnerEndpoint, OwnerEvent, Owne
   void load(std::uint32_t weights);
   void refit(RefitCalled call);
 
+  // ---- from the meeting that it waits in
+
+  // Its part of the work; on any thread.
+  Status do_phase() { return phase_(); }
+  // What became of that; it goes on with it some time later.
+  void met(Status status, Microseconds delay);
+  SimOwner& model();
+
  private:
   void begin() override;
   void lose() override;
   void carry_out(OwnerEffect& effect) override;
   void answered(const OwnerEvent& event) override;
 
-  SimOwner& model();
   void begin_next();
   void begin_work(const ConstructAndSend& work);
   void begin_work(const SendBaseline& work);
+  void begin_work(const UpdateBaseline& work);
+  // `phase`, at once or with the other owners; then `then`, unless it gives up or dies before.
+  void together(const Meeting& meeting, Milliseconds wait, std::function<Status()> phase,
+                std::function<void(const Status&)> then);
   void finish_with(OwnerWorkDone done, Microseconds delay);
   OwnerWorkDone carry_out_short(const OwnerEffect& work);
   void send_next();
@@ -82,13 +100,16 @@ class OwnerProcess final : public MachineProcess<OwnerEndpoint, OwnerEvent, Owne
   const std::uint32_t rank_;
   const bool spare_;
   std::uint32_t weights_ = 0;
-  std::optional<VersionId> baseline_;
   std::optional<VersionId> kept_;
   std::unique_ptr<ObjectOwnerTransport> payloads_, restores_;
   std::deque<OwnerEffect> work_;
   bool working_ = false;
   std::uint64_t turn_ = 0;  // of the work that runs: what was given up does not go on
   std::optional<Sending> sending_;
+  std::uint64_t prepared_attempt_ = 0;  // the last that was
+  // While it is at a meeting.
+  std::function<Status()> phase_;
+  std::function<void(const Status&)> then_;
 };
 
 class NodeProcess final : public MachineProcess<NodeEndpoint, NodeEvent, NodeEffect> {

@@ -193,7 +193,7 @@ void Trainer::restart() {
   for (std::uint32_t rank = 0; rank < calls_.size(); ++rank) {
     OwnerProcess& owner = world_.owner(rank);
     owner.die("the trainer starts anew");
-    owner.begin_with(weights_, std::nullopt);
+    owner.begin_with(weights_);
     world_.start_later(owner, between(world_.prng(), 1000, 300'000));
   }
   if (!was_calling) return;

@@ -106,7 +106,8 @@ SimProcess* World::zombie_of(const std::string& name) {
 }
 
 void World::start_all() {
-  for (OwnerProcess* owner : owners_) owner->begin_with(0, VersionId{});
+  model_.initialize_owners();
+  for (OwnerProcess* owner : owners_) owner->begin_initialized();
   for (std::uint32_t engine = 0; engine < model_.engines(); ++engine) kill_engine(engine);
   for (const auto& process : processes_) {
     if (process.get() != aborter_) start_later(*process, between(prng_, 0, 20'000));

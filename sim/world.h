@@ -15,6 +15,7 @@
 
 #include "sim/control.h"
 #include "sim/faults.h"
+#include "sim/meetings.h"
 #include "sim/model.h"
 #include "sim/network.h"
 #include "sim/oracle.h"
@@ -96,6 +97,7 @@ class World {
   SimStore& payloads() { return payloads_; }
   SimStore& restores() { return restores_; }
   Oracle& oracle() { return oracle_; }
+  Meetings& meetings() { return meetings_; }
   Trainer& trainer() { return *trainer_; }
   const Digest& run_id() const { return run_; }
   const Digest& restore_run_id() const { return restore_run_; }
@@ -190,6 +192,7 @@ class World {
   SimStore payloads_{*this};
   SimStore restores_{*this};
   Oracle oracle_;
+  Meetings meetings_{*this};
   std::unique_ptr<Trainer> trainer_;
   std::vector<std::unique_ptr<SimProcess>> processes_;
   std::uint64_t engine_instances_ = 0;                // so far

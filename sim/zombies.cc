@@ -54,7 +54,7 @@ bool World::make_zombie(SimProcess& process) {
     case Role::kOwner: {
       auto& old = static_cast<OwnerProcess&>(process);
       auto started = std::make_unique<OwnerProcess>(*this, old.rank(), !old.spare());
-      started->begin_with(old.weights(), std::nullopt);
+      started->begin_with(old.weights());
       owners_[old.rank()] = started.get();
       start_later(replace(old, std::move(started)), down_time());
       return true;

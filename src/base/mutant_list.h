@@ -32,6 +32,9 @@ inline constexpr Mutant kMutants[] = {
     {"owner_forgets_piece", "an owner does not send one of its pieces"},
     {"baseline_forgets_piece", "a baseline update misses a piece"},
     {"restore_forgets_piece", "a restore misses a piece"},
+    {"owner_hides_changes", "an owner does not say what changed to those who convert it"},
+    {"dense_owner_says_nothing", "an owner that sends everything does not say so to the others"},
+    {"converted_baseline_stays", "a baseline update misses what is converted"},
     // Codec and transport.
     {"payload_digest_unchecked", "bytes that were damaged on their way are decoded"},
     {"end_forgets_payload", "an owner's end counts a payload less than it sent"},

@@ -311,7 +311,8 @@ Status Owner::check_frozen(std::size_t index, const Digest& digest) {
 
 void Owner::raise_flags(std::span<std::uint8_t> flags) const {
   const FlagLayout& layout = geometry_->flags();
-  if (dense_) flags[layout.dense + input_.rank] = 1;
+  if (dense_ && !DCR_MUTANT("dense_owner_says_nothing")) flags[layout.dense + input_.rank] = 1;
+  if (DCR_MUTANT("owner_hides_changes")) return;
   std::uint32_t last = ~std::uint32_t{0};  // most pieces of a source follow each other
   for (std::size_t i = 0; i < findings_.size(); ++i) {
     const SourcePiece& source = plan_.sources[i];

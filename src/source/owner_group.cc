@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/probe.h"
 #include "runtime/ordered_map.h"
 
 namespace dcr {
@@ -120,7 +121,9 @@ Status OwnerGroup::scan(std::span<const Lane> lanes, const char* stage) {
 
 Status OwnerGroup::reduce(std::span<std::uint8_t> flags) {
   const SpanTimer timer(options_.spans, kStageFlags, owners_[0]->rank());
-  return owners_[0]->collective()->all_reduce_flags(flags);
+  Status status = owners_[0]->collective()->all_reduce_flags(flags);
+  if (!status.ok()) DCR_PROBE("owners that convert lose each other");
+  return status;
 }
 
 // Waits for all ranks and learns whether one failed.

@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/mutant.h"
 #include "simd/kernels.h"
 #include "source/attempt.h"
 #include "tensor/text.h"
@@ -123,7 +124,7 @@ Status ResidualShare::receive(const PartHeader& header, std::span<const std::uin
     state->digest = digest;
     state->known = true;
     compare(state, bytes);
-  } else {
+  } else if (phase_.use == ResidualUse::kInitialize || !DCR_MUTANT("converted_baseline_stays")) {
     std::memcpy(phase_.arena->bytes().data() + state->arena_offset, bytes.data(), bytes.size());
   }
   phase_.arena->release(state->arena_offset, bytes.size());
