@@ -129,6 +129,9 @@ void NodeEndpoint::Machine::begin_current(const Prepare& message) {
     feed.receiver = receiver.endpoint;
   }
   for (const auto& [name, hint] : std::exchange(early_, {})) take_hint(hint.first, hint.second);
+  for (const auto& [name, credit] : std::exchange(early_credit_, {})) {
+    on_message(credit.first, credit.second);
+  }
 }
 
 void NodeEndpoint::Machine::on_message(const Endpoint& /*from*/, const OpenApply& message) {

@@ -10,6 +10,7 @@ namespace {
 // Restores that a node feeds at a time, the newest versions, and receivers of one.
 constexpr std::size_t kRestoresMax = 2;
 constexpr std::size_t kRestoringMax = 256;
+constexpr std::size_t kEarlyMax = 256;
 // Receivers that restore and are silent for so many repeats need no payloads to be kept for them.
 constexpr Milliseconds kSilentRepeats = 300;
 
@@ -57,7 +58,16 @@ NodeStream* NodeEndpoint::Machine::begin_restore(const StreamId& id) {
   return &streams_.try_emplace(id, id, options_.owners, true, now_).first->second;
 }
 
+// A receiver that was prepared before this node: without what it says it would hear nothing until
+// it says it again.
+void NodeEndpoint::Machine::keep_early(const Endpoint& from, const Credit& credit) {
+  if (early_credit_.size() == kEarlyMax && !early_credit_.contains(from.name)) return;
+  early_credit_[from.name] = {from, credit};
+}
+
 void NodeEndpoint::Machine::on_message(const Endpoint& from, const Credit& message) {
+  const bool early = !message.stream.restore && message.stream.number > fence_;
+  if (early) return keep_early(from, message);
   NodeStream* const stream = stream_for(from, message.stream);
   if (stream == nullptr || message.next > kPayloadsPerOwnerMax * stream->owners()) return;
   NodeStream::Feed& feed = *stream->feed_of(from.name);

@@ -81,6 +81,7 @@ class NodeEndpoint::Machine {
   void miss(NodeStream* stream, std::uint64_t order, Milliseconds again_at);
 
   // ---- node_feed.cc
+  void keep_early(const Endpoint& from, const Credit& credit);
   NodeStream* stream_for(const Endpoint& from, const StreamId& id);
   NodeStream* begin_restore(const StreamId& id);
   void hand_over(NodeStream* stream);
@@ -103,8 +104,9 @@ class NodeEndpoint::Machine {
   std::map<StreamId, NodeStream> streams_;
   std::map<StreamId, std::uint64_t> dropped_;  // work of streams that are gone, unanswered
   std::uint64_t fetches_ = 0;                  // of payloads, of all streams, gone ones too
-  // Hints may come before the prepare that they belong to. By owner's name.
+  // Hints and credit may come before the prepare that they belong to. By the sender's name.
   std::map<std::string, std::pair<Endpoint, PayloadsSent>> early_;
+  std::map<std::string, std::pair<Endpoint, Credit>> early_credit_;
 };
 
 }  // namespace dcr

@@ -116,6 +116,29 @@ class NodeEndpointTest : public testing::Test {
   StreamId stream;
 };
 
+TEST_F(NodeEndpointTest, CreditMayComeBeforeThePrepare) {
+  const Prepare message = prepare();
+  stream = {false, message.attempt};
+  credit(0);
+  // Of one that another node feeds; and of an attempt that this node never hears of.
+  node->receive({other.name, other.incarnation}, Credit{stream, 0, 100, 1 << 20});
+  node->receive({"receiver-2", 7}, Credit{{false, message.attempt + 1}, 0, 100, 1 << 20});
+  EXPECT_TRUE(node->work.empty());
+  node->receive(world.leader, message);
+  EXPECT_EQ(node->take<Prepared>().size(), 1U);
+  answer_nothing();
+  ended(1, 0);
+  ended(0, 1);
+  const auto ends = node->take<OwnerEnd>();
+  ASSERT_EQ(ends.size(), 2U);
+  EXPECT_EQ(ends[0].first, "receiver-0");
+  EXPECT_EQ(ends[1].first, "receiver-0");
+  fetched(0, 0);
+  decoded(0, 0);
+  expect_handed(0, 0);
+  EXPECT_TRUE(node->work.empty());
+}
+
 TEST_F(NodeEndpointTest, FetchesDecodesAndHandsOverOnce) {
   begin();
   answer_nothing();
